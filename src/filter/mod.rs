@@ -1,0 +1,1 @@
+//! Which databases, keys, types and commands a job copies.

@@ -1,0 +1,24 @@
+//! keyferry moves Redis and Valkey data between servers while they are in use.
+
+// L0: words
+pub mod args;
+pub mod offset;
+pub mod slot;
+// L1: pure, no sockets, threads, clock, files or logging
+pub mod commands;
+pub mod delivery;
+pub mod filter;
+pub mod rdb;
+pub mod repl;
+pub mod resp;
+// L2: the outside world
+pub mod journal;
+pub mod net;
+pub mod source;
+pub mod target;
+// L3: motion
+pub mod pipeline;
+pub mod status;
+// L4: people
+pub mod cli;
+pub mod config;

@@ -469,7 +469,8 @@ mod tests {
                 };
                 prop_assert!(!shown.contains(&secret), "{}", shown);
                 if let Ok(Endpoint { password: Some(_), .. }) = Endpoint::parse(&text) {
-                    prop_assert!(!format!("{:?}", Endpoint::parse(&text)).contains(&secret));
+                    let debug = format!("{:?}", Endpoint::parse(&text));
+                    prop_assert!(!debug.contains(&secret), "{}", debug);
                 }
             }
         }

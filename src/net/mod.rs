@@ -2,7 +2,10 @@
 
 use std::fmt;
 
+pub mod backoff;
+pub mod conn;
 pub mod endpoint;
+pub mod info;
 pub mod secret;
 pub mod tls;
 

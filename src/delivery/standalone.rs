@@ -151,6 +151,11 @@ impl Standalone {
         self.lanes.len()
     }
 
+    /// True while the target owes `lane` an answer.
+    pub fn awaits_answer(&self, lane: LaneId) -> bool {
+        self.lanes.get(lane).is_some_and(|l| l.flight.is_some() || l.copy.in_flight())
+    }
+
     /// The time that records are stamped with.
     pub fn set_time(&mut self, now_ms: i64) {
         self.now_ms = now_ms;
@@ -294,11 +299,6 @@ impl Standalone {
             }
         }
         Ok(())
-    }
-
-    /// Leaves out the unit that the target refused for good, so that the rest of its flush is sent without it.
-    pub fn skip(&mut self, lane: LaneId) {
-        self.resume(lane);
     }
 
     fn record(&self, lane: LaneId) -> Record {

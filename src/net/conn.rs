@@ -24,6 +24,9 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a server may take to answer a call: a target that is busy for a while is waited for.
 const CALL_TIMEOUT: Duration = Duration::from_secs(60);
 
+/// Keys listed by one SCAN, about.
+const SCAN_COUNT: &[u8] = b"1000";
+
 /// Bytes read at a time for replies.
 const READ_BYTES: usize = 16 * 1024;
 
@@ -187,6 +190,18 @@ impl Conn {
             Reply::Error(words) => Err(self.refused(args.first().map_or(&b""[..], AsRef::as_ref), words)),
             reply => Ok(reply),
         }
+    }
+
+    /// One SCAN of the selected database: moves `cursor` on (`0` again behind the last) and returns the keys.
+    ///
+    /// # Errors
+    /// When the connection fails or the server refuses.
+    pub async fn scan(&mut self, cursor: &mut Vec<u8>) -> Result<Vec<Vec<u8>>, Error> {
+        let reply = self.ask(&[&b"SCAN"[..], cursor, b"COUNT", SCAN_COUNT]).await?;
+        let parts = reply.array().unwrap_or_default();
+        *cursor = parts.first().and_then(Reply::bytes).unwrap_or(b"0").to_vec();
+        let keys = parts.get(1).and_then(Reply::array).unwrap_or_default();
+        Ok(keys.iter().filter_map(Reply::bytes).map(<[u8]>::to_vec).collect())
     }
 
     /// The error that `command` was answered with `words`.

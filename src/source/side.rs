@@ -8,9 +8,6 @@ use crate::offset::{ReplId, ReplOffset};
 use crate::resp::encode;
 use crate::resp::reply::Reply;
 
-/// Keys listed by one SCAN, about.
-const SCAN_COUNT: &[u8] = b"1000";
-
 /// A key as the source held it at one moment of its stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Found {
@@ -150,23 +147,14 @@ impl Side {
         answers
     }
 
-    /// One step of listing the keys of database `db`: the keys and the next cursor, `0` behind the last.
+    /// One step of listing the keys of database `db`, from `cursor` on, which is `0` again behind the last.
     ///
     /// # Errors
     /// When the source can't be reached or refuses.
-    pub async fn scan(&mut self, db: u32, cursor: &[u8]) -> Result<(Vec<u8>, Vec<Vec<u8>>), Error> {
+    pub async fn scan(&mut self, db: u32, cursor: &mut Vec<u8>) -> Result<Vec<Vec<u8>>, Error> {
         self.ask(&[b"SELECT", db.to_string().as_bytes()]).await?;
-        let reply = self.ask(&[&b"SCAN"[..], cursor, b"COUNT", SCAN_COUNT]).await?;
-        Ok(scan_answer(&reply))
+        self.conn().await?.scan(cursor).await
     }
-}
-
-/// Reads a SCAN's answer: the next cursor and the keys.
-pub fn scan_answer(reply: &Reply) -> (Vec<u8>, Vec<Vec<u8>>) {
-    let parts = reply.array().unwrap_or_default();
-    let cursor = parts.first().and_then(Reply::bytes).unwrap_or(b"0").to_vec();
-    let keys = parts.get(1).and_then(Reply::array).unwrap_or_default();
-    (cursor, keys.iter().filter_map(Reply::bytes).map(<[u8]>::to_vec).collect())
 }
 
 fn error(reply: &Reply) -> Option<String> {

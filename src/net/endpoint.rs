@@ -99,11 +99,11 @@ impl Error {
             Error::Host(_) => {
                 "IPv6 addresses stand in brackets; special characters of a password are percent-encoded (@ is %40, / is %2F)"
             }
-            Error::Port(_) | Error::PortWords => "a port is a number from 1 to 65535; user:password end with @, before the host",
-            Error::TooManyHosts => "a few seeds are enough: the cluster names the others",
-            Error::Database(_) => {
-                "the path is the number of a database, as in redis://host:6379/2"
+            Error::Port(_) | Error::PortWords => {
+                "a port is a number from 1 to 65535; user:password end with @, before the host"
             }
+            Error::TooManyHosts => "a few seeds are enough: the cluster names the others",
+            Error::Database(_) => "the path is the number of a database, as in redis://host:6379/2",
             Error::Parameter(_) | Error::Cluster(_) => {
                 "the only parameter is ?cluster=true or ?cluster=false"
             }
@@ -162,7 +162,11 @@ impl Endpoint {
             "redis" | "valkey" => (false, false),
             "rediss" | "valkeys" => (true, false),
             "redis-sentinel" | "valkey-sentinel" => (false, true),
-            other if other.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-') => {
+            other
+                if other
+                    .bytes()
+                    .all(|b| b.is_ascii_alphanumeric() || b == b'-') =>
+            {
                 return Err(Error::Scheme(scheme.to_owned()));
             }
             _ => return Err(Error::NoScheme),
@@ -376,9 +380,17 @@ mod tests {
             ("valkey://h/3", false, "redis://h:6379/3"),
             ("valkeys://10.0.0.1/", true, "rediss://10.0.0.1:6379"),
             ("redis://[::1]", false, "redis://[::1]:6379"),
-            ("redis://[fe80::1%25eth0]:7/0", false, "redis://[fe80::1%eth0]:7/0"),
+            (
+                "redis://[fe80::1%25eth0]:7/0",
+                false,
+                "redis://[fe80::1%eth0]:7/0",
+            ),
             ("redis://a:1,b,[::2]:3", false, "redis://a:1,b:6379,[::2]:3"),
-            ("redis-sentinel://a,b:9/my%20m", false, "redis-sentinel://a:26379,b:9/my m"),
+            (
+                "redis-sentinel://a,b:9/my%20m",
+                false,
+                "redis-sentinel://a:26379,b:9/my m",
+            ),
             ("redis://u:p@h?cluster=false", false, "redis://u:***@h:6379"),
         ] {
             let endpoint = parse(text);
@@ -397,7 +409,10 @@ mod tests {
         let endpoint = parse("redis://a%40b:p@h");
         assert_eq!(endpoint.user.as_deref(), Some("a@b"));
         let endpoint = parse("redis://u@h");
-        assert_eq!((endpoint.user.as_deref(), &endpoint.password), (Some("u"), &None));
+        assert_eq!(
+            (endpoint.user.as_deref(), &endpoint.password),
+            (Some("u"), &None)
+        );
         let endpoint = parse("redis://:@h");
         assert_eq!((endpoint.user, endpoint.password), (None, None));
     }
@@ -437,10 +452,19 @@ mod tests {
 
     #[test]
     fn place_of_paths_is_a_file() {
-        for text in ["dump.rdb", "/var/a.aof", "file:x", "file:///x", "/r/appendonlydir/"] {
+        for text in [
+            "dump.rdb",
+            "/var/a.aof",
+            "file:x",
+            "file:///x",
+            "/r/appendonlydir/",
+        ] {
             assert!(matches!(Place::parse(text), Ok(Place::File(_))), "{text}");
         }
-        assert!(matches!(Place::parse("redis://h.rdb"), Ok(Place::Server(_))));
+        assert!(matches!(
+            Place::parse("redis://h.rdb"),
+            Ok(Place::Server(_))
+        ));
     }
 
     proptest! {

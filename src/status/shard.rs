@@ -182,7 +182,10 @@ mod tests {
         shard.set_received_at(ReplOffset(200), start);
         shard.set_applied(ReplOffset(200));
         shard.set_received_at(ReplOffset(201), start + Duration::from_millis(1));
-        assert_eq!(shard.read(start + Duration::from_millis(3)).lag_seconds, 0.002);
+        assert_eq!(
+            shard.read(start + Duration::from_millis(3)).lag_seconds,
+            0.002
+        );
     }
 
     #[test]

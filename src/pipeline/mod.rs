@@ -1,1 +1,3 @@
-//! pipeline
+//! Motion: the threads and tasks between a source and a target.
+
+pub mod value;

@@ -42,7 +42,7 @@ pub use dump::{Payload, Restorer, Verified, verify};
 pub use error::{Error, Fault};
 pub use lzf::decompress as lzf_decompress;
 pub use opcode::{Project, Version, type_name};
-pub use rewrite::{Rewriter, TargetCaps, Unsupported, commands};
+pub use rewrite::{Rewriter, TargetCaps, Unsupported, check, commands};
 pub use skip::Template;
 pub use value::{
     Array, Consumer, Group, HashField, Idempotency, IdmpRecord, Pending, Piece, Producer, Stream,

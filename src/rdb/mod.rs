@@ -44,7 +44,7 @@ pub use error::{Error, Fault};
 pub use lzf::decompress as lzf_decompress;
 pub use plain::plain_string;
 pub use opcode::{Project, Version, type_name};
-pub use rewrite::{Rewriter, TargetCaps, Unsupported, commands};
+pub use rewrite::{Rewriter, TargetCaps, Unsupported, check, commands};
 pub use skip::Template;
 pub use value::{
     Array, Consumer, Group, HashField, Idempotency, IdmpRecord, Pending, Piece, Producer, Stream,

@@ -4,20 +4,20 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
 use super::copy_keys::{CopyKeys, CopyError};
 use super::feed::Feed;
-use super::value::{self, Attributes, ValueWriter};
+use super::learn::Learner;
+use super::value::{self, ValueWriter};
 use crate::commands::{self, LearntError, TargetCaps};
 use crate::delivery::record::is_own_key;
-use crate::delivery::unit::{Batch, LaneSet, Task};
+use crate::delivery::unit::{Batch, Task};
 use crate::filter::{Scope, TypeName};
 use crate::journal::{Journal, Read};
 use crate::net::conn;
 use crate::offset::ReplOffset;
-use crate::rdb::{self, Decoder, Event, Key, Limits, Rewriter};
+use crate::rdb::{self, Decoder, Event, Key, KeyHead, Limits, RawValue, Rewriter, opcode};
 use crate::repl::resync::Framing;
 use crate::resp::{self, encode};
 use crate::route::{Router, UnitBuilder};
@@ -113,7 +113,6 @@ pub struct Parts {
     pub batches: mpsc::Sender<Batch>,
     pub status: Arc<Status>,
     pub ack: Arc<Ack>,
-    pub runtime: Handle,
     /// Leave out, and count, what the target can't hold.
     pub skip_faults: bool,
     /// Keys that were on the target before and stay as they are (`--existing keep`), by [`key_hash`].
@@ -122,7 +121,10 @@ pub struct Parts {
     pub remove_leftovers: bool,
     /// Names of this job's records, for a database that changes places with the one that holds them.
     pub record_keys: Vec<Vec<u8>>,
-    pub learn: Box<dyn super::stream::Learn>,
+    pub learner: Learner,
+    /// The source's databases, and those of the target that this job writes.
+    pub source_databases: Vec<u32>,
+    pub target_databases: Vec<u32>,
 }
 
 /// What a key of a target database is remembered by.
@@ -136,10 +138,9 @@ pub fn key_hash(db: u32, key: &[u8]) -> u64 {
     hasher.finish()
 }
 
-/// Reads the snapshot; returns the database that the stream begins in.
+/// Reads the snapshot and routes its keys.
 pub struct Snapshot<'a> {
     parts: &'a mut Parts,
-    decoder: Decoder,
     buf: Vec<u8>,
     /// How much of the journal was read.
     read: u64,
@@ -170,7 +171,6 @@ impl<'a> Snapshot<'a> {
     pub fn new(parts: &'a mut Parts) -> Self {
         Snapshot {
             parts,
-            decoder: Decoder::new(Limits::default()),
             buf: Vec::with_capacity(READ_BYTES),
             read: 0,
             db: 0,
@@ -181,15 +181,28 @@ impl<'a> Snapshot<'a> {
         }
     }
 
+    /// Returns the database that the stream begins in.
+    ///
     /// # Errors
     /// When the snapshot is cut or damaged, or holds what the target can't.
     pub fn run(mut self) -> Result<u32, Error> {
-        while !self.step()? {
+        let mut decoder = Decoder::new(Limits::default());
+        loop {
+            match decoder.next()? {
+                None => self.more(&mut decoder)?,
+                Some(Event::End { .. }) => break,
+                Some(Event::Key(key)) => self.key(&key)?,
+                Some(Event::BigKey(head)) => match self.big_key(&head) {
+                    true => decoder.stream_value()?,
+                    false => decoder.skip_value(),
+                },
+                Some(event) => self.other(event)?,
+            }
             if self.parts.router.bytes() >= BATCH_BYTES {
                 self.hand_over()?;
             }
         }
-        self.check_mark()?;
+        self.check_mark(&decoder)?;
         self.hand_over()?;
         self.parts.router.copy_end(self.parts.feed.offset, self.stream_db);
         if self.parts.remove_leftovers {
@@ -198,40 +211,8 @@ impl<'a> Snapshot<'a> {
             unit.task(Task::RemoveLeftovers { copied }, self.parts.router.all_lanes());
             self.parts.router.unit(&mut unit, self.stream_db, self.parts.feed.offset);
         }
-        self.hand_over()?;
+        send(&self.parts.batches, self.parts.router.take(self.parts.feed.offset, self.stream_db))?;
         Ok(self.stream_db)
-    }
-
-    /// Takes one event; true at the snapshot's end.
-    fn step(&mut self) -> Result<bool, Error> {
-        // Taken out while an event borrows from it.
-        let mut decoder = std::mem::replace(&mut self.decoder, Decoder::new(Limits::default()));
-        let result = self.step_with(&mut decoder);
-        self.decoder = decoder;
-        result
-    }
-
-    fn step_with(&mut self, decoder: &mut Decoder) -> Result<bool, Error> {
-        loop {
-            match decoder.next()? {
-                None => self.more(decoder)?,
-                Some(Event::Key(key)) => {
-                    self.key(&key)?;
-                    if self.parts.router.bytes() >= BATCH_BYTES {
-                        return Ok(false);
-                    }
-                }
-                Some(Event::End { .. }) => return Ok(true),
-                Some(event) => {
-                    if self.other(event)? {
-                        decoder.skip_value();
-                    } else if self.big.is_some() {
-                        decoder.stream_value();
-                    }
-                    return Ok(false);
-                }
-            }
-        }
     }
 
     /// Reads on.
@@ -254,8 +235,8 @@ impl<'a> Snapshot<'a> {
     }
 
     /// Behind the snapshot's own end there must be the mark of its transfer and nothing else.
-    fn check_mark(&mut self) -> Result<(), Error> {
-        let mut rest = self.decoder.remaining().to_vec();
+    fn check_mark(&mut self, decoder: &Decoder) -> Result<(), Error> {
+        let mut rest = decoder.remaining().to_vec();
         loop {
             match read_waiting(&self.parts.feed.snapshot, self.read, &mut rest, &self.parts.batches)? {
                 Read::End => break,
@@ -273,7 +254,7 @@ impl<'a> Snapshot<'a> {
 
     /// Takes a key whose value is here whole.
     fn key(&mut self, key: &Key<'_>) -> Result<(), Error> {
-        let name = key.value.type_name();
+        let name = type_of(&key.value);
         if !self.in_scope(key.name, name) {
             self.counts.filtered += 1;
             return Ok(());
@@ -323,8 +304,29 @@ impl<'a> Snapshot<'a> {
         }
     }
 
-    /// Takes an event that is no ordinary key; true if a value is to be skipped.
-    fn other(&mut self, event: Event<'_>) -> Result<bool, Error> {
+    /// Takes a key whose value is too large to hold; true if it is wanted.
+    fn big_key(&mut self, head: &KeyHead<'_>) -> bool {
+        let type_name = type_by_number(head.value_type);
+        let db = self.parts.scope.target_database(self.db);
+        if !self.in_scope(head.name, type_name) {
+            self.counts.filtered += 1;
+            return false;
+        }
+        if self.is_kept(db, head.name) {
+            return false;
+        }
+        self.count(db, head.name, type_name, head.expires_at_ms);
+        self.big = Some(Big {
+            rewriter: self.parts.writer.rewriter(head.name, head.expires_at_ms),
+            lane: self.parts.router.lane_of(head.name),
+            db,
+            key: head.name.to_vec(),
+        });
+        true
+    }
+
+    /// Takes an event that is no key.
+    fn other(&mut self, event: Event<'_>) -> Result<(), Error> {
         match event {
             Event::SelectDb(db) => self.db = db,
             Event::ResizeDb { keys, .. } if self.parts.scope.database_in(self.db) => {
@@ -332,24 +334,6 @@ impl<'a> Snapshot<'a> {
             }
             Event::Aux { name, value } => self.aux(&name, &value),
             Event::Function { code } => self.function(&code),
-            Event::BigKey(head) => {
-                let type_name = head.type_word();
-                let db = self.parts.scope.target_database(self.db);
-                if !self.in_scope(head.name, type_name) {
-                    self.counts.filtered += 1;
-                    return Ok(true);
-                }
-                if self.is_kept(db, head.name) {
-                    return Ok(true);
-                }
-                self.count(db, head.name, type_name, head.expires_at_ms);
-                self.big = Some(Big {
-                    rewriter: self.parts.writer.rewriter(head.name, head.expires_at_ms),
-                    lane: self.parts.router.lane_of(head.name),
-                    db,
-                    key: head.name.to_vec(),
-                });
-            }
             Event::BigPiece(piece) => self.piece(|rewriter, out| rewriter.piece(&piece, out))?,
             Event::BigEnd => {
                 self.piece(|rewriter, out| rewriter.finish(out))?;
@@ -363,9 +347,10 @@ impl<'a> Snapshot<'a> {
             | Event::ResizeDb { .. }
             | Event::Skipped(_)
             | Event::Key(_)
+            | Event::BigKey(_)
             | Event::End { .. } => {}
         }
-        Ok(false)
+        Ok(())
     }
 
     fn piece(
@@ -395,7 +380,7 @@ impl<'a> Snapshot<'a> {
             b"repl-stream-db" => self.stream_db = number().unwrap_or(0),
             // Scripts that EVALSHA in the stream of a source up to 4.0 may call; no target forgets them by itself.
             b"lua" if self.passes(&[b"SCRIPT", b"LOAD", value]) => {
-                self.parts.router.copy(0, 0, |out| encode::command(out, &[b"SCRIPT", b"LOAD", value]));
+                self.parts.router.copy(0, 0, |out| encode::command(out, &[&b"SCRIPT"[..], b"LOAD", value]));
             }
             _ => {}
         }
@@ -423,9 +408,6 @@ impl<'a> Snapshot<'a> {
         status.merge(&mut self.counts.keys);
         status.keys_filtered.add(std::mem::take(&mut self.counts.filtered));
         status.keys_expired.add(std::mem::take(&mut self.counts.expired));
-        if self.parts.router.bytes() == 0 && !self.parts.remove_leftovers && self.big.is_some() {
-            return Ok(());
-        }
         send(&self.parts.batches, self.parts.router.take(ReplOffset(0), 0))
     }
 }
@@ -451,10 +433,26 @@ fn read_waiting(
     }
 }
 
-/// The lanes of commands without keys that every client of the target sees.
-pub(super) fn everywhere(router: &Router) -> LaneSet {
-    router.all_lanes()
+/// The type of a value, as TYPE would answer it.
+pub(super) fn type_of(value: &RawValue<'_>) -> TypeName {
+    match value.value_type {
+        opcode::MODULE_2 if value.bytes.starts_with(&VECTOR_SET) => TypeName::VectorSet,
+        number => type_by_number(number),
+    }
 }
 
-#[allow(unused)]
-fn unused(_: Attributes) {}
+/// How a vector set's value begins: the id of its module, version 0. Source: redis 8.0 modules/vector-sets/vset.c.
+const VECTOR_SET: [u8; 9] = [0x81, 0xbd, 0xe7, 0x2d, 0xa2, 0xbb, 0x1e, 0xb4, 0x00];
+
+fn type_by_number(value_type: u8) -> TypeName {
+    match value_type {
+        opcode::STRING => TypeName::String,
+        opcode::LIST | opcode::LIST_ZIPLIST | opcode::LIST_QUICKLIST | opcode::LIST_QUICKLIST_2 => TypeName::List,
+        opcode::SET | opcode::SET_INTSET | opcode::SET_LISTPACK => TypeName::Set,
+        opcode::ZSET | opcode::ZSET_2 | opcode::ZSET_ZIPLIST | opcode::ZSET_LISTPACK => TypeName::Zset,
+        opcode::STREAM | opcode::STREAM_2 | opcode::STREAM_3 | opcode::STREAM_4 | opcode::STREAM_5 => TypeName::Stream,
+        opcode::ARRAY => TypeName::Array,
+        opcode::MODULE_2 | opcode::GCRA => TypeName::Module,
+        _ => TypeName::Hash,
+    }
+}

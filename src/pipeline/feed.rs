@@ -1,5 +1,6 @@
 //! What flows from the source's link to the decode thread.
 
+use std::sync::atomic::AtomicU64;
 use std::sync::{Mutex, PoisonError};
 
 use crate::journal::Journal;
@@ -16,6 +17,8 @@ pub struct Feed {
     pub snapshot: Journal,
     /// The stream's bytes, by offset.
     pub stream: Journal,
+    /// Bare newlines among the stream's bytes, which are no part of its offsets.
+    pub newlines: AtomicU64,
     /// The history's name, which changes with a failover of the source; `None` if the source can't tell.
     replid: Mutex<Option<ReplId>>,
 }
@@ -32,6 +35,7 @@ impl Feed {
             framing,
             snapshot: Journal::new(0, snapshot_bytes),
             stream: Journal::new(offset.0, memory_bytes - snapshot_bytes),
+            newlines: AtomicU64::new(0),
             replid: Mutex::new(replid),
         }
     }

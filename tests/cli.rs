@@ -108,21 +108,21 @@ fn help_names_every_option_of_the_contract_with_its_default() {
 #[test]
 fn options_of_the_target_are_taken_though_not_listed() {
     let dir = tempfile::tempdir().unwrap();
-    let file = dir.path().join("p");
-    std::fs::write(&file, SECRET).unwrap();
-    let file = file.to_str().unwrap();
+    let password = dir.path().join("p");
+    std::fs::write(&password, SECRET).unwrap();
+    let tls = |name: &str| format!("{}/tests/data/tls/{name}", env!("CARGO_MANIFEST_DIR"));
     let said = keyferry(&[
         "sync",
         "redis://127.0.0.1:1",
         "rediss://u@127.0.0.1:2",
         "--target-password-file",
-        file,
+        password.to_str().unwrap(),
         "--target-cacert",
-        file,
+        &tls("ca.pem"),
         "--target-cert",
-        file,
+        &tls("client.pem"),
         "--target-key",
-        file,
+        &tls("client.key"),
         "--target-sni",
         "x",
         "--target-insecure",

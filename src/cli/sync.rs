@@ -9,15 +9,17 @@ use super::{Exit, logging, output, summary};
 use crate::config::valid::Job;
 use crate::status::{Status, Summary};
 
+const AFTER_HELP: &str = "\
+Options beat the job file, and the job file beats the environment. Sizes and times have units.
+Passwords on the command line show in `ps`: rather use KEYFERRY_SOURCE_PASSWORD and
+KEYFERRY_TARGET_PASSWORD, or the password files. Ctrl-C ends cleanly, a second one at once.
+Exit codes: 0 done, 1 failed, 2 usage, 3 refused before the start, 5 stopped and resumable.";
+
 /// Copy everything in scope, then follow the source until stopped
-///
-/// keyferry joins the source as a replica, copies its snapshot, and applies what is written there since.
-/// Ctrl-C ends it cleanly. Sizes and times are written with units (256MiB, 20s).
 #[derive(Debug, clap::Args)]
 #[command(
     override_usage = "keyferry sync [JOB.toml] [SOURCE TARGET] [options]",
-    after_help = "Passwords on the command line show in `ps`: use KEYFERRY_SOURCE_PASSWORD and KEYFERRY_TARGET_PASSWORD, or --source-password-file.\n\
-                  Options beat the job file, the job file beats the environment. Exit codes: 0 done, 1 failed, 2 usage, 3 refused before the start, 5 resumable."
+    after_help = AFTER_HELP
 )]
 pub struct Arguments {
     #[command(flatten)]

@@ -152,6 +152,15 @@ impl CopyKeys {
         Ok(keys)
     }
 
+    /// The source's databases that hold keys now.
+    ///
+    /// # Errors
+    /// When the source can't be asked.
+    pub fn databases(&mut self) -> Result<Vec<u32>, CopyError> {
+        let info = self.retrying(async |side: &mut Side| side.info().await)?;
+        Ok(info.keyspace().into_iter().map(|(db, _)| db).collect())
+    }
+
     /// Asks the source, again and again while it can't be reached.
     fn retrying<T>(
         &mut self,

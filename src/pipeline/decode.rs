@@ -116,15 +116,12 @@ pub struct Parts {
     /// Leave out, and count, what the target can't hold.
     pub skip_faults: bool,
     /// Keys that were on the target before and stay as they are (`--existing keep`), by [`key_hash`].
-    pub kept: Option<HashSet<u64>>,
+    pub kept: Option<Arc<HashSet<u64>>>,
     /// Gather the hashes of the copied keys and remove what else is in scope behind the copy.
     pub remove_leftovers: bool,
     /// Names of this job's records, for a database that changes places with the one that holds them.
     pub record_keys: Vec<Vec<u8>>,
     pub learner: Learner,
-    /// The source's databases, and those of the target that this job writes.
-    pub source_databases: Vec<u32>,
-    pub target_databases: Vec<u32>,
 }
 
 /// What a key of a target database is remembered by.

@@ -514,9 +514,11 @@ impl<'a> Stream<'a> {
             Databases::All => true,
             Databases::These(list) => list.contains(&db),
         };
-        let targets: Vec<u32> = match databases {
-            Databases::All => self.parts.target_databases.clone(),
-            Databases::These(list) => list.iter().map(|db| self.parts.scope.target_database(*db)).collect(),
+        let targets: Option<Vec<u32>> = match databases {
+            Databases::All => None,
+            Databases::These(list) => {
+                Some(list.iter().map(|db| self.parts.scope.target_database(*db)).collect())
+            }
         };
         match databases {
             Databases::All => self.parts.copy_keys.forget(None),
@@ -528,7 +530,8 @@ impl<'a> Stream<'a> {
         self.unit.task(Task::RemoveScope { databases: targets.clone() }, self.parts.router.all_lanes());
         self.copy(&elsewhere)?;
         // A target database that others flow into as well has lost their keys too.
-        for db in self.sharing(&targets) {
+        let Some(targets) = targets else { return Ok(()) };
+        for db in self.flowing_into(&targets)? {
             if !flushed(db) {
                 self.copy_database(db)?;
             }
@@ -536,11 +539,12 @@ impl<'a> Stream<'a> {
         Ok(())
     }
 
-    /// The source databases in scope that go to one of `targets`.
-    fn sharing(&self, targets: &[u32]) -> Vec<u32> {
+    /// The source databases in scope that hold keys now and go to one of `targets`.
+    fn flowing_into(&mut self, targets: &[u32]) -> Result<Vec<u32>, Error> {
+        let filled = self.parts.copy_keys.databases()?.into_iter();
         let scope = &self.parts.scope;
-        let known = self.parts.source_databases.iter().copied();
-        known.filter(|db| scope.database_in(*db) && targets.contains(&scope.target_database(*db))).collect()
+        let flows = |db: &u32| scope.database_in(*db) && targets.contains(&scope.target_database(*db));
+        Ok(filled.filter(flows).collect())
     }
 
     /// Two source databases change places, and the target's can't simply do the same.
@@ -551,11 +555,14 @@ impl<'a> Stream<'a> {
         self.unit.clear();
         let elsewhere: Vec<CopyKey> = self.written.drain(..).filter(|key| !sides.contains(&key.db)).collect();
         let all = self.parts.router.all_lanes();
-        self.unit.task(Task::RemoveScope { databases: targets.clone() }, all);
+        self.unit.task(Task::RemoveScope { databases: Some(targets.clone()) }, all);
         sides.iter().for_each(|db| self.parts.copy_keys.forget(Some(*db)));
         self.copy(&elsewhere)?;
-        for db in self.sharing(&targets) {
+        for db in self.flowing_into(&targets)? {
             self.copy_database(db)?;
+        }
+        for db in sides {
+            self.parts.copy_keys.doubt(db)?;
         }
         Ok(())
     }

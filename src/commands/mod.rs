@@ -28,9 +28,7 @@ pub use keys::{KeyAt, Role, SmallKeys, keys};
 pub use learnt::{CommandInfo, Learnt, LearntError, MovableKeys};
 pub use replay::replayable;
 pub use rewrite::{Restore, Rewrite, normalise};
-pub use table::{
-    Group, KeyRule, Replay, Shape, Spec, is_container, is_known_name, known_names, lookup,
-};
+pub use table::{Group, KeyRule, Replay, Shape, Spec, is_known_name, known_names, lookup};
 
 /// A command whose arguments are not what its name demands: the stream is damaged, or the table is wrong.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -254,9 +254,7 @@ mod tests {
                         if p.len() >= 2 && p[0] == b'\\' {
                             p = &p[1..];
                             hit |= p[0] == s[0];
-                        } else if p.is_empty() {
-                            break;
-                        } else if p[0] == b']' {
+                        } else if p.first().is_none_or(|byte| *byte == b']') {
                             break;
                         } else if p.len() >= 3 && p[1] == b'-' {
                             let (a, b) = (p[0].min(p[2]), p[0].max(p[2]));

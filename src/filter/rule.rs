@@ -32,6 +32,8 @@ pub struct ScopeSpec {
 }
 
 /// What a job copies, and where to.
+///
+/// keyferry's own records are not its concern: they aren't in a source's data, unless that was a target before.
 #[derive(Debug, Clone)]
 pub struct Scope {
     /// Sorted, without doubles.

@@ -341,7 +341,7 @@ impl Decoder {
             Err(Stop::More) => false,
             Err(fail) => return Err(fail),
         };
-        if walk.walked as u64 + walk.skipper.bytes_left() > walk.bytes_max {
+        if (walk.walked as u64).saturating_add(walk.skipper.bytes_left()) > walk.bytes_max {
             return Ok(self.big());
         }
         if !done {

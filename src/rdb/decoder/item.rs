@@ -174,7 +174,7 @@ impl Decoder {
                 u64::MAX
             }
         };
-        let size = walk.walked as u64 + walk.skipper.bytes_left();
+        let size = (walk.walked as u64).saturating_add(walk.skipper.bytes_left());
         if size > max {
             return Err(Fault::TooLarge {
                 what: "an item",

@@ -76,7 +76,7 @@ pub enum Piece {
 
 impl Piece {
     /// Adds a piece to the value it is of; one of another type is a fault of this module.
-    pub(super) fn add_to(self, value: &mut Value) {
+    pub(in crate::rdb) fn add_to(self, value: &mut Value) {
         match (value, self) {
             (Value::String(to), Piece::StringBytes { bytes, .. }) => append(to, bytes),
             (Value::List(to), Piece::ListItems(items)) => append(to, items),
@@ -277,7 +277,7 @@ impl Unpacker {
     }
 
     /// The value before any piece.
-    pub(super) fn empty_value(&self) -> Value {
+    pub(in crate::rdb) fn empty_value(&self) -> Value {
         match self.parts {
             Parts::String(_) => Value::String(Vec::new()),
             Parts::List(_) => Value::List(Vec::new()),

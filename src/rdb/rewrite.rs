@@ -1,7 +1,8 @@
 //! Values as commands, for targets that can't take them by RESTORE.
 //!
 //! What can't be had back this way: LRU and LFU, encodings, consumers' times, counters of idempotent producers, modules'
-//! metadata, and on targets that don't know them a stream's counters.
+//! metadata, the sign of a zero score (servers since 7.0 drop it in small sorted sets), a stream's greatest deleted id of none
+//! if placeholders were needed, and on targets that don't know them a stream's counters.
 
 mod command;
 mod ids;

@@ -114,7 +114,8 @@ pub fn commands(
         Value::Stream(stream) => rewriter.stream.whole(stream, out)?,
         Value::Module { .. } | Value::Gcra { .. } => {}
     }
-    rewriter.finish(out)
+    rewriter.finish(out);
+    Ok(())
 }
 
 /// Whether `target` can be given `value`; with `accept_loss` unset, whole.
@@ -201,10 +202,7 @@ impl Rewriter {
     }
 
     /// Writes what comes after the last piece.
-    ///
-    /// # Errors
-    /// None today; streams may come to need it.
-    pub fn finish(&mut self, out: &mut Out<'_>) -> Result<(), Unsupported> {
+    pub fn finish(&mut self, out: &mut Out<'_>) {
         self.begin(out);
         if let Some(ms) = self.expires_at_ms {
             Command::new(b"PEXPIREAT")
@@ -212,7 +210,6 @@ impl Rewriter {
                 .owned(number(ms))
                 .emit(out);
         }
-        Ok(())
     }
 
     fn begin(&mut self, out: &mut Out<'_>) {

@@ -145,71 +145,82 @@ impl Server {
     }
 }
 
-/// Makes every kind of value that the server knows; what it doesn't know it refuses.
+/// One command each; what a server doesn't know it refuses.
+const LINES: &[&str] = &[
+    "SET s hello",
+    "SET i 1000",
+    "SET i8 -5",
+    "SET i32 -100000",
+    "PFADD hll a b c",
+    "RPUSH l a 1 -300 12 13 70000 10000000 12345678901 x",
+    "RPUSH l1 one",
+    "SADD ints 1 2 70000",
+    "SADD ints16 1 2 3",
+    "SADD ints64 1 12345678901",
+    "SADD words a bc 7",
+    "ZADD z 1 a 2.5 b 1e-300 c 5e-324 d inf e -inf f -0.0 g 0.1 h 1e17 i 3 j 1.7976931348623157e308 k",
+    "HMSET h f v n 12 neg -7",
+    "HMSET ht a 1 b 2 c 3",
+    "HPEXPIREAT ht 33177117420000 FIELDS 1 a",
+    "HPEXPIREAT ht 33177117420500 FIELDS 1 b",
+    "XADD x 1-1 f v",
+    "XADD x 1-2 f w",
+    "XADD x 2-0 g 1 h x",
+    "XDEL x 1-2",
+    "XADD xg 1-1 f v",
+    "XADD xg 1-2 f w",
+    "XADD xg 5-0 f x",
+    "XADD xg 6-0 f y",
+    "XGROUP CREATE xg g 0",
+    "XREADGROUP GROUP g c1 COUNT 2 STREAMS xg >",
+    "XREADGROUP GROUP g c2 COUNT 1 STREAMS xg >",
+    "XGROUP CREATECONSUMER xg g idle",
+    "XGROUP CREATE xg other 1-2",
+    "XDEL xg 1-1",
+    "XDEL xg 6-0",
+    "XADD xe 3-3 a b",
+    "XDEL xe 3-3",
+    "XGROUP CREATE xz g 0 MKSTREAM",
+    "XREADGROUP GROUP g c STREAMS xz >",
+    "XADD xt 1-0 a b",
+    "XADD xt 2-0 a b",
+    "XADD xt 3-0 a b",
+    "XGROUP CREATE xt g 0",
+    "XREADGROUP GROUP g c STREAMS xt >",
+    "XTRIM xt MAXLEN 1",
+    "XADD xr 1-1 a b",
+    "XGROUP CREATE xr g 0 ENTRIESREAD 99",
+    "XADD xn 1-1 f v",
+    "XADD xn 2-1 f v",
+    "XGROUP CREATE xn g 0",
+    "XREADGROUP GROUP g c STREAMS xn >",
+    "XNACK xn g FAIL IDS 1 2-1 RETRYCOUNT 5",
+    "XADD xi IDMP p1 i1 * a 1",
+    "XADD xi IDMP p1 i2 * a 2",
+    "XADD xi IDMP p2 i1 * a 3",
+    "XADD xd IDMP p1 i1 9-9 a 1",
+    "ARSET a 3 x 5 2.5 0.1",
+    "ARSET a 100000 y",
+    "ARINSERT a z",
+    "ARSET a2 18446744073709551000 q",
+    "HIMPORT PREPARE p id n",
+    "HIMPORT SET tmpl p 7 bob",
+    "HIMPORT SET tmpl2 p 8 elisabeth-the-second-who-was-a-queen-of-a-united-kingdom-for-seventy-years",
+    "VADD vec VALUES 3 1 2 3 el",
+    "XADD xim IDMP p1 i1 * a 1",
+    "XTRIM xim MAXLEN 0",
+    "XADD xnd 1-1 f v",
+    "XADD xnd 2-1 f v",
+    "XGROUP CREATE xnd g 0",
+    "XREADGROUP GROUP g c STREAMS xnd >",
+    "XNACK xnd FAIL IDS 1 1-1",
+    "XNACK xnd g FAIL IDS 1 1-1 RETRYCOUNT 2",
+    "XDEL xnd 1-1",
+];
+
+/// Makes every kind of value that the server knows.
 fn populate(server: &mut Server) {
-    let lines = [
-        "SET s hello",
-        "SET i 1000",
-        "SET i8 -5",
-        "SET i32 -100000",
-        "PFADD hll a b c",
-        "RPUSH l a 1 -300 12 13 70000 10000000 12345678901 x",
-        "RPUSH l1 one",
-        "SADD ints 1 2 70000",
-        "SADD ints16 1 2 3",
-        "SADD ints64 1 12345678901",
-        "SADD words a bc 7",
-        "ZADD z 1 a 2.5 b 1e-300 c 5e-324 d inf e -inf f -0.0 g 0.1 h 1e17 i 3 j 1.7976931348623157e308 k",
-        "HMSET h f v n 12 neg -7",
-        "HMSET ht a 1 b 2 c 3",
-        "HPEXPIREAT ht 33177117420000 FIELDS 1 a",
-        "HPEXPIREAT ht 33177117420500 FIELDS 1 b",
-        "XADD x 1-1 f v",
-        "XADD x 1-2 f w",
-        "XADD x 2-0 g 1 h x",
-        "XDEL x 1-2",
-        "XADD xg 1-1 f v",
-        "XADD xg 1-2 f w",
-        "XADD xg 5-0 f x",
-        "XADD xg 6-0 f y",
-        "XGROUP CREATE xg g 0",
-        "XREADGROUP GROUP g c1 COUNT 2 STREAMS xg >",
-        "XREADGROUP GROUP g c2 COUNT 1 STREAMS xg >",
-        "XGROUP CREATECONSUMER xg g idle",
-        "XGROUP CREATE xg other 1-2",
-        "XDEL xg 1-1",
-        "XDEL xg 6-0",
-        "XADD xe 3-3 a b",
-        "XDEL xe 3-3",
-        "XGROUP CREATE xz g 0 MKSTREAM",
-        "XREADGROUP GROUP g c STREAMS xz >",
-        "XADD xt 1-0 a b",
-        "XADD xt 2-0 a b",
-        "XADD xt 3-0 a b",
-        "XGROUP CREATE xt g 0",
-        "XREADGROUP GROUP g c STREAMS xt >",
-        "XTRIM xt MAXLEN 1",
-        "XADD xr 1-1 a b",
-        "XGROUP CREATE xr g 0 ENTRIESREAD 99",
-        "XADD xn 1-1 f v",
-        "XADD xn 2-1 f v",
-        "XGROUP CREATE xn g 0",
-        "XREADGROUP GROUP g c STREAMS xn >",
-        "XNACK xn g FAIL IDS 1 2-1 RETRYCOUNT 5",
-        "XADD xi IDMP p1 i1 * a 1",
-        "XADD xi IDMP p1 i2 * a 2",
-        "XADD xi IDMP p2 i1 * a 3",
-        "XADD xd IDMP p1 i1 9-9 a 1",
-        "ARSET a 3 x 5 2.5 0.1",
-        "ARSET a 100000 y",
-        "ARINSERT a z",
-        "ARSET a2 18446744073709551000 q",
-        "HIMPORT PREPARE p id n",
-        "HIMPORT SET tmpl p 7 bob",
-        "HIMPORT SET tmpl2 p 8 elisabeth-the-second-who-was-a-queen-of-a-united-kingdom-for-seventy-years",
-        "VADD vec VALUES 3 1 2 3 el",
-    ];
-    for line in lines {
+    for line in LINES {
         let _ = server.line(line);
     }
     let long = vec![b'z'; 20_000];
@@ -383,11 +394,42 @@ fn transfer(source: &mut Server, target: &mut Server) -> usize {
             }
         }
     }
+    wrong += transfer_functions(source, target);
     println!(
         "  {} -> {}: {restored} restored, {rebuilt} rebuilt, {wrong} wrong; {without:?}",
         source.name, target.name
     );
     wrong
+}
+
+/// Function libraries, where both have them.
+fn transfer_functions(source: &mut Server, target: &mut Server) -> usize {
+    let code =
+        "#!lua name=mylib\nredis.register_function('f1', function(keys,args) return 1 end)\n";
+    if source
+        .call(&[b"FUNCTION", b"LOAD", b"REPLACE", code.as_bytes()])
+        .is_err()
+    {
+        return 0;
+    }
+    let Ok(Reply::BulkString(payload)) = source.line("FUNCTION DUMP") else {
+        return 1;
+    };
+    let restorer = Restorer::new(target.project, target.version, target.footer);
+    let Some(ours) = restorer.restamp_functions(&payload, false).unwrap() else {
+        return 0;
+    };
+    match target.call(&[b"FUNCTION", b"RESTORE", &ours, b"REPLACE"]) {
+        Ok(_) => usize::from(
+            target
+                .line("FUNCTION DUMP")
+                .is_ok_and(|r| r == Reply::BulkString(vec![])),
+        ),
+        Err(error) => {
+            println!("    REFUSED functions: {error}");
+            1
+        }
+    }
 }
 
 /// The server's own file has the values that its DUMP gives.

@@ -314,13 +314,22 @@ fn values_of_modules_and_gcra_are_opaque() {
 
 #[test]
 fn metadata_before_a_value_is_told_apart() {
-    for (name, meta_len) in [("E34", 39)] {
-        let payload = example(name);
-        let verified = verify(&payload, false).unwrap();
-        assert_eq!(verified.meta.map(<[u8]>::len), Some(meta_len), "{name}");
-        assert_eq!(verified.value.value_type, 0);
-        assert_eq!(example_value(name), Value::String(bytes("hello")));
-    }
+    let payload = example("E34");
+    let verified = verify(&payload, false).unwrap();
+    assert_eq!(verified.meta.map(<[u8]>::len), Some(39));
+    assert_eq!(verified.value.value_type, 0);
+    assert_eq!(example_value("E34"), Value::String(bytes("hello")));
+
+    // Hand-assembled, without a footer: a class that may not be ignored.
+    let body = example("E25");
+    let (meta_and_type, value) = body.split_at(body.len() - 6);
+    let rdb = [&b"REDIS0013"[..], meta_and_type, b"\x01k", value].concat();
+    let (events, _) = events(&finish(rdb), [], Limits::default()).unwrap();
+    assert!(
+        events[1].contains("meta: Some([243, 1, 8, 245"),
+        "{}",
+        events[1]
+    );
 }
 
 /// A value's pieces, its bytes coming one by one, add up to the value decoded whole.

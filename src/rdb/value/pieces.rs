@@ -175,6 +175,22 @@ impl Left {
     }
 }
 
+/// What is in `slot`; if there is nothing yet, what `read` reads into it, for good.
+pub(super) fn once<'s, T>(
+    slot: &'s mut Option<T>,
+    r: &mut Reader<'_>,
+    read: impl FnOnce(&mut Reader<'_>) -> Step<T>,
+) -> Step<&'s mut T> {
+    match slot {
+        Some(value) => Ok(value),
+        None => {
+            let value = read(r)?;
+            r.commit();
+            Ok(slot.insert(value))
+        }
+    }
+}
+
 /// A container that is being walked, with its bytes.
 #[derive(Debug)]
 pub(super) struct Packed {

@@ -77,6 +77,10 @@ pub enum Unsupported {
     Idempotency,
     #[error("a pending entry was deleted from the stream and can't be put back behind later ones")]
     DeletedPending,
+    #[error(
+        "an idempotence record's entry was deleted from the stream and can't be put back behind later ones"
+    )]
+    DeletedRecord,
 }
 
 /// Writes the commands that put `value` in place of whatever is at `key`.

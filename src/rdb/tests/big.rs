@@ -76,6 +76,24 @@ fn big_string_is_told_before_its_bytes_come() {
 }
 
 #[test]
+fn big_string_that_streams_is_never_held() {
+    let plain: Vec<u8> = (0..20_000_000u32).map(|i| (i / 7 % 256) as u8).collect();
+    for value in [string(&plain), packed_string(&plain)] {
+        let (mut decoder, mut most) = (Decoder::new(SMALL), 0);
+        for chunk in rdb_of(0, &value).chunks(64 << 10) {
+            decoder.feed(chunk);
+            while let Some(event) = decoder.next().unwrap() {
+                if matches!(event, Event::BigKey(_)) {
+                    decoder.stream_value().unwrap();
+                }
+            }
+            most = most.max(peak(&decoder));
+        }
+        assert!(most <= (1 << 20) + (64 << 10), "held {most}");
+    }
+}
+
+#[test]
 fn big_strings_stream_in_pieces_of_a_mebibyte() {
     let plain: Vec<u8> = (0..3_000_000u32).map(|i| (i / 7 % 256) as u8).collect();
     for value in [string(&plain), packed_string(&plain)] {

@@ -50,7 +50,7 @@ arg_by_display!(str, String, i32, i64, u16, u32, u64, usize, i128, f64);
 /// A command from anything that has a text or bytes: `cmd!["SET", key, 5]`.
 #[macro_export]
 macro_rules! cmd {
-    ($($arg:expr),* $(,)?) => { vec![$($crate::client::Arg::to_arg(&$arg)),*] };
+    ($($arg:expr),* $(,)?) => { Vec::from([$($crate::client::Arg::to_arg(&$arg)),*]) };
 }
 
 /// A reply, comparable and ordered.
@@ -111,11 +111,9 @@ impl Reply {
             Value::SimpleString(s) => Reply::Bytes(s.into_bytes()),
             Value::Okay => Reply::Bytes(b"OK".to_vec()),
             Value::Array(items) => Reply::List(items.into_iter().map(Reply::from_value).collect()),
-            Value::ServerError(e) => Reply::Error(format!(
-                "{} {}",
-                e.code(),
-                e.details().unwrap_or_default()
-            )),
+            Value::ServerError(e) => {
+                Reply::Error(format!("{} {}", e.code(), e.details().unwrap_or_default()))
+            }
             other => panic!("a reply that RESP2 doesn't have: {other:?}"),
         }
     }
@@ -147,7 +145,11 @@ pub struct Client {
 impl Client {
     /// # Errors
     /// The client library's words when the server doesn't answer or refuses the password.
-    pub fn connect(port: u16, user: Option<&str>, password: Option<&str>) -> Result<Client, String> {
+    pub fn connect(
+        port: u16,
+        user: Option<&str>,
+        password: Option<&str>,
+    ) -> Result<Client, String> {
         let url = format!("redis://127.0.0.1:{port}");
         let client = redis::Client::open(url).map_err(|e| e.to_string())?;
         let con = client
@@ -246,6 +248,41 @@ impl Client {
             .req_packed_commands(&packed, 0, commands.len())
             .map(|values| values.into_iter().map(Reply::from_value).collect())
             .map_err(|e| e.to_string())
+    }
+}
+
+/// A connection that listens to one channel.
+pub struct Subscriber {
+    con: redis::Connection,
+}
+
+impl Subscriber {
+    pub fn new(client: Client, channel: &str) -> Subscriber {
+        let mut subscriber = Subscriber { con: client.con };
+        let mut packed = Vec::new();
+        encode(&cmd!["SUBSCRIBE", channel], &mut packed);
+        subscriber
+            .con
+            .send_packed_command(&packed)
+            .expect("SUBSCRIBE is sent");
+        subscriber.next();
+        subscriber
+    }
+
+    /// The next message's text, waited for as long as the client's read timeout.
+    pub fn next(&mut self) -> String {
+        let reply = self
+            .con
+            .recv_response()
+            .expect("a message within the timeout");
+        let reply = match reply {
+            Value::Push { data, .. } => Value::Array(data),
+            other => other,
+        };
+        match Reply::from_value(reply).list().last() {
+            Some(Reply::Bytes(text)) => String::from_utf8_lossy(text).into_owned(),
+            _ => String::new(),
+        }
     }
 }
 

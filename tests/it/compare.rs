@@ -237,7 +237,12 @@ fn read_stream(client: &mut Client, key: &[u8], entries: Reply) -> Content {
     if info.is_error() || groups.is_error() {
         return Content::Stream(parts);
     }
-    let told = ["length", "last-generated-id", "max-deleted-entry-id", "entries-added"];
+    let told = [
+        "length",
+        "last-generated-id",
+        "max-deleted-entry-id",
+        "entries-added",
+    ];
     for name in told {
         if let Some(value) = info.field(name) {
             parts.insert(name.to_string(), value.clone());
@@ -323,9 +328,10 @@ fn difference(name: &str, want: &Entry, found: &Entry, rules: &Rules) -> Option<
     }
     match (&want.value, &found.value) {
         (Content::Hash(x), Content::Hash(y)) => {
-            let pair = x.iter().zip(y).find(|(p, q)| {
-                (&p.0, &p.1) != (&q.0, &q.1) || !on_time(p.2, q.2, rules)
-            });
+            let pair = x
+                .iter()
+                .zip(y)
+                .find(|(p, q)| (&p.0, &p.1) != (&q.0, &q.1) || !on_time(p.2, q.2, rules));
             match pair {
                 Some((p, q)) => Some(format!("field {name} {p:?} != {q:?}")),
                 None if x.len() != y.len() => {
@@ -343,7 +349,10 @@ fn difference(name: &str, want: &Entry, found: &Entry, rules: &Rules) -> Option<
             .find(|(part, value)| y.get(*part) != Some(value))
             .map(|(part, value)| {
                 let found = y.get(part);
-                format!("stream {name} {part}: {}", cut(&format!("{value:?} != {found:?}")))
+                format!(
+                    "stream {name} {part}: {}",
+                    cut(&format!("{value:?} != {found:?}"))
+                )
             }),
         (x, y) if x == y => None,
         (x, y) => Some(format!("value {name} {}", cut(&format!("{x:?} != {y:?}")))),

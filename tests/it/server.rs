@@ -110,6 +110,7 @@ impl Server {
         self.version() >= least
     }
 
+    #[allow(dead_code, reason = "the benchmark asks")]
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
@@ -176,10 +177,7 @@ impl Server {
             if let Ok(Some(status)) = self.child.try_wait() {
                 let log = self.log();
                 let from = log.len().saturating_sub(600);
-                return Err(format!(
-                    "{status}: {}",
-                    log.get(from..).unwrap_or_default()
-                ));
+                return Err(format!("{status}: {}", log.get(from..).unwrap_or_default()));
             }
             if let Ok(mut client) = Client::connect(self.port, None, self.password.as_deref()) {
                 let info = client.info("server");

@@ -4,14 +4,16 @@ use crate::server::Server;
 use crate::wait::{HALF_MINUTE, until};
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs::File;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// The program under test: `$KEYFERRY_BIN`, else the one that cargo built with this test.
 pub fn program() -> PathBuf {
-    std::env::var_os("KEYFERRY_BIN")
-        .map_or_else(|| PathBuf::from(env!("CARGO_BIN_EXE_keyferry")), PathBuf::from)
+    std::env::var_os("KEYFERRY_BIN").map_or_else(
+        || PathBuf::from(env!("CARGO_BIN_EXE_keyferry")),
+        PathBuf::from,
+    )
 }
 
 pub struct Tool {
@@ -108,7 +110,13 @@ impl Tool {
     /// Fails with its words if it has ended.
     pub fn must_live(&mut self) {
         let alive = self.alive();
-        assert!(alive, "{:?} ended with {:?}: {}", self.words, self.status, self.tail());
+        assert!(
+            alive,
+            "{:?} ended with {:?}: {}",
+            self.words,
+            self.status,
+            self.tail()
+        );
     }
 
     /// Waits until `part` stands in the output, letter case ignored.
@@ -146,12 +154,9 @@ impl Tool {
         let _ = self.child.wait();
     }
 
+    #[allow(dead_code, reason = "the benchmark asks")]
     pub fn pid(&self) -> u32 {
         self.child.id()
-    }
-
-    pub fn dir(&self) -> &Path {
-        self.dir.path()
     }
 
     /// The last words, for a message.

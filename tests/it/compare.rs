@@ -180,6 +180,7 @@ fn read_part(
                 members.sort_unstable();
                 Content::Plain(Reply::List(members))
             }
+            "zset" => Content::Plain(Reply::List(members_and_scores(value.list()))),
             "hash" => read_hash(client, key, &value, field_expiry),
             "stream" => read_stream(client, key, value),
             _ => Content::Plain(value),
@@ -204,6 +205,17 @@ fn read_command(kind: &str, key: &[u8]) -> Cmd {
         "stream" => cmd!["XRANGE", key, "-", "+"],
         _ => cmd!["DUMP", key],
     }
+}
+
+/// Scores as Rust writes them: servers before 7.2 write the same number with more digits.
+fn members_and_scores(flat: &[Reply]) -> Vec<Reply> {
+    let number = |reply: &Reply| match reply.text().parse::<f64>() {
+        Ok(score) => Reply::Bytes(format!("{score:?}").into_bytes()),
+        Err(_) => reply.clone(),
+    };
+    flat.chunks_exact(2)
+        .flat_map(|pair| [pair[0].clone(), number(&pair[1])])
+        .collect()
 }
 
 fn read_hash(client: &mut Client, key: &[u8], value: &Reply, field_expiry: bool) -> Content {

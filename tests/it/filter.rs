@@ -31,7 +31,8 @@ fn filtered_load(from: &str, to: &str, across_databases: bool) {
     }
     let mix = Mix {
         prefixes: vec!["user:".into(), "user:tmp:".into(), "other:".into()],
-        databases: vec![0, 2, 5, 7],
+        // First the one with the blocked reader.
+        databases: vec![2, 0, 5, 7],
         keys: 30,
         across_databases,
         ..Mix::of(&a)

@@ -1,1 +1,14 @@
-//! delivery
+//! The delivery protocol as a state machine: in go units, replies and breaks, out come flushes.
+//!
+//! Nothing here knows of sockets or clocks. [`Standalone`] decides what each lane sends next and what an answer
+//! means; the pipeline moves the bytes. Words: a *unit* is the smallest thing applied as one, a *lane* one ordered
+//! connection, a *flush* what a lane sends in one go, a *record* a key in the target that names the last unit applied.
+
+pub mod copy;
+pub mod flight;
+pub mod record;
+pub mod refusal;
+pub mod standalone;
+pub mod unit;
+
+pub use standalone::Standalone;

@@ -1,0 +1,133 @@
+use super::*;
+use crate::offset::{ReplId, ReplOffset};
+
+const MIB: u64 = 1 << 20;
+
+fn copying() -> Status {
+    let status = Status::new("j");
+    status.set_phase(Phase::Copying);
+    status.keys_total.set(1_000_000);
+    status.keys_done.set(110_000);
+    status.keys_filtered.set(10_000);
+    status.rdb_bytes_total.set(204 * MIB);
+    status.rdb_bytes_read.set(24 * MIB);
+    status.bytes_to_target.set(30 * MIB);
+    status
+}
+
+/// The snapshot as of two seconds after the start.
+fn after_2s(status: &Status) -> Snapshot {
+    Snapshot {
+        elapsed: Duration::from_secs(2),
+        ..status.snapshot()
+    }
+}
+
+fn said(status: &Status) -> String {
+    line(&after_2s(status), &Previous::default())
+}
+
+#[test]
+fn line_while_copying_tells_done_total_rate_and_time_left() {
+    let status = copying();
+    let text = "copying: 120000 of 1000000 keys, 24.0 MiB of 204.0 MiB, 60000 keys/s, 15.0 MiB/s, 14 s left";
+    assert_eq!(said(&status), text);
+}
+
+#[test]
+fn line_while_copying_an_unknown_amount_tells_what_is_known() {
+    let status = copying();
+    status.keys_total.set(0);
+    status.rdb_bytes_total.set(0);
+    assert_eq!(
+        said(&status),
+        "copying: 120000 keys, 24.0 MiB, 60000 keys/s, 15.0 MiB/s"
+    );
+    status.rdb_bytes_total.set(48 * MIB);
+    let text = "copying: 120000 keys, 24.0 MiB of 48.0 MiB, 60000 keys/s, 15.0 MiB/s, 2.0 s left";
+    assert_eq!(said(&status), text);
+}
+
+#[test]
+fn line_while_following_tells_lag_rate_and_offset() {
+    let status = Status::new("j");
+    status.set_phase(Phase::Following);
+    let id = ReplId::parse(&[b'a'; 40]).unwrap();
+    let shard = status.add_shard("h:1");
+    shard.start(id, ReplOffset(100));
+    status.commands_applied.set(10_000);
+    assert_eq!(
+        said(&status),
+        "following: lag 0 B, 0.0 s; 5000 commands/s, 0 B/s; offset 100"
+    );
+    shard.set_received(ReplOffset(1636));
+    let snapshot = Snapshot {
+        lag: crate::status::Lag {
+            bytes: 1536,
+            seconds: 61.2,
+        },
+        ..after_2s(&status)
+    };
+    let text = "following: lag 1.5 KiB, 1 min 1 s; 5000 commands/s, 0 B/s; offset 100";
+    assert_eq!(line(&snapshot, &Previous::default()), text);
+}
+
+#[test]
+fn line_while_waiting_tells_every_reason_and_for_how_long() {
+    let status = Status::new("j");
+    status.waiting("target", "target answers OOM: waiting");
+    status.waiting("source", "source is saving its snapshot");
+    status.spool_bytes.set(3 * MIB);
+    let mut snapshot = after_2s(&status);
+    assert_eq!(snapshot.phase, Phase::Waiting);
+    snapshot.waits[0].elapsed = Duration::from_secs(12);
+    let text = "connecting, 3.0 MiB in the spool; source is saving its snapshot (12 s); target answers OOM: waiting";
+    assert_eq!(line(&snapshot, &Previous::default()), text);
+    status.clear("target");
+    status.clear("source");
+    assert_eq!(status.snapshot().phase, Phase::Connecting);
+}
+
+#[test]
+fn lines_come_when_due_and_at_once_for_a_new_reason_or_phase() {
+    let status = Status::new("j");
+    let start = Instant::now();
+    let mut lines = Lines::new(start);
+    let mut at = |ms: u64| lines.next(status.snapshot(), start + Duration::from_millis(ms));
+    assert_eq!(at(100), None);
+    status.waiting("source", "source is loading its data");
+    assert_eq!(
+        at(200).as_deref(),
+        Some("connecting; source is loading its data")
+    );
+    assert_eq!(at(300), None);
+    // A reason that goes and comes isn't told each time.
+    status.clear("source");
+    status.waiting("source", "source is loading its data");
+    assert_eq!(at(400), None);
+    status.waiting("source", "source is saving its snapshot");
+    assert!(at(500).is_some());
+    status.clear("source");
+    assert_eq!(at(600), None);
+    status.set_phase(Phase::Copying);
+    assert!(at(700).is_some());
+    assert_eq!(at(5699), None);
+    assert!(at(5700).is_some());
+}
+
+#[test]
+fn news_wake_a_waiting_reader() {
+    let status = Arc::new(Status::new("j"));
+    let seen = status.wait_for_news(0, Duration::ZERO);
+    let writer = Arc::clone(&status);
+    let thread = std::thread::spawn(move || writer.waiting("target", "why"));
+    assert!(status.wait_for_news(seen, Duration::from_secs(10)) > seen);
+    thread.join().unwrap();
+    let seen = status.wait_for_news(0, Duration::ZERO);
+    status.waiting("target", "why");
+    assert_eq!(
+        status.wait_for_news(seen, Duration::ZERO),
+        seen,
+        "nothing new"
+    );
+}

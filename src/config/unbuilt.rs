@@ -1,0 +1,140 @@
+//! What the contract promises and this version doesn't do yet. An issue that builds a thing deletes its line here.
+
+use super::Error;
+use super::raw::Raw;
+use super::words::CopyBy;
+use crate::net::endpoint::{Endpoint, Place};
+
+/// Something that can be asked for but isn't built.
+struct Unbuilt {
+    what: &'static str,
+    asked: fn(&Raw) -> bool,
+    hint: &'static str,
+}
+
+/// Refused with exit code 2: without them a job would do something else than it was told.
+const REFUSED: &[Unbuilt] = &[
+    Unbuilt {
+        what: "reading from a file",
+        asked: |raw| places(raw).any(|place| matches!(place, Place::File(_))),
+        hint: "give the URL of a running server: redis://host:port",
+    },
+    Unbuilt {
+        what: "finding a primary by its sentinels (redis-sentinel://)",
+        asked: |raw| servers(raw).any(|server| server.sentinel.is_some()),
+        hint: "give the primary's own address",
+    },
+    Unbuilt {
+        what: "copying from or to a cluster (?cluster=true, several hosts)",
+        asked: |raw| servers(raw).any(|s| s.cluster == Some(true) || s.hosts.len() > 1),
+        hint: "both ends must be standalone servers",
+    },
+    Unbuilt {
+        what: "--copy scan",
+        asked: |raw| raw.source.copy == Some(CopyBy::Scan),
+        hint: "leave it out: the copy is then taken from the source's snapshot",
+    },
+    Unbuilt {
+        what: "--prefer-replica",
+        asked: |raw| raw.source.prefer_replica == Some(true),
+        hint: "give the replica's own address as the source",
+    },
+    Unbuilt {
+        what: "--guard-memory",
+        asked: |raw| raw.target.guard_memory.is_some(),
+        hint: "leave it out: a target that answers OOM is waited for",
+    },
+    Unbuilt {
+        what: "--lossy",
+        asked: |raw| raw.target.lossy == Some(true),
+        hint: "leave it out: a value that the target can't hold then stops the job (--on-error)",
+    },
+    Unbuilt {
+        what: "--http",
+        asked: |raw| raw.http.listen.is_some(),
+        hint: "leave it out: --progress log prints the same every 5 s",
+    },
+];
+
+/// Taken, but said aloud to have no effect yet.
+const WITHOUT_EFFECT: &[Unbuilt] = &[
+    Unbuilt {
+        what: "--expiry-grace",
+        asked: |raw| {
+            raw.target
+                .expiry_grace
+                .is_some_and(|grace| !grace.0.is_zero())
+        },
+        hint: "expiries are written exactly, as with 0",
+    },
+    Unbuilt {
+        what: "--spool and --spool-dir",
+        asked: |raw| raw.limits.spool.is_some() || raw.limits.spool_dir.is_some(),
+        hint: "nothing is written to disk: the source waits when --memory is used up",
+    },
+];
+
+/// # Errors
+/// `Usage` for the first thing that is asked for and not built.
+pub fn refuse(raw: &Raw) -> Result<(), Error> {
+    match REFUSED.iter().find(|unbuilt| (unbuilt.asked)(raw)) {
+        Some(unbuilt) => Err(Error::usage(
+            format!("{} is not yet supported", unbuilt.what),
+            unbuilt.hint,
+        )),
+        None => Ok(()),
+    }
+}
+
+/// Notes on what is asked for and has no effect yet.
+pub fn notes(raw: &Raw) -> Vec<String> {
+    let asked = WITHOUT_EFFECT.iter().filter(|unbuilt| (unbuilt.asked)(raw));
+    asked
+        .map(|unbuilt| format!("{} has no effect yet: {}", unbuilt.what, unbuilt.hint))
+        .collect()
+}
+
+fn places(raw: &Raw) -> impl Iterator<Item = &Place> {
+    raw.source.url.iter().chain(&raw.target.url)
+}
+
+fn servers(raw: &Raw) -> impl Iterator<Item = &Endpoint> {
+    places(raw).filter_map(|place| match place {
+        Place::Server(endpoint) => Some(endpoint),
+        Place::File(_) => None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unbuilt_options_are_refused_and_their_defaults_taken() {
+        for text in [
+            "[source]\nurl = 'dump.rdb'",
+            "[source]\nurl = 'redis-sentinel://h/m'",
+            "[target]\nurl = 'redis://h?cluster=true'",
+            "[target]\nurl = 'redis://a,b'",
+            "[source]\ncopy = 'scan'",
+            "[source]\nprefer_replica = true",
+            "[target]\nguard_memory = '90%'",
+            "[target]\nlossy = true",
+            "[http]\nlisten = ':1'",
+        ] {
+            let raw = toml::from_str(text).unwrap();
+            assert!(refuse(&raw).is_err(), "{text}");
+        }
+        for text in [
+            "",
+            "[source]\nurl = 'redis://h?cluster=false'\ncopy = 'snapshot'\nprefer_replica = false",
+            "[target]\nexpiry_grace = 0\nlossy = false",
+        ] {
+            let raw = toml::from_str(text).unwrap();
+            assert!(refuse(&raw).is_ok() && notes(&raw).is_empty(), "{text}");
+        }
+        let raw =
+            toml::from_str("[target]\nexpiry_grace = '1h'\n[limits]\nspool = '1GiB'").unwrap();
+        assert_eq!(notes(&raw).len(), 2);
+    }
+}

@@ -1,0 +1,147 @@
+//! A lane's part of the copy: values sent bare and pipelined, each kept until it is acknowledged.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use super::flight::{Described, OutOfStep, name_and_key};
+use super::refusal::{Refusal, refusal};
+use super::unit::Chunk;
+use crate::offset::ReplOffset;
+use crate::resp::encode;
+use crate::resp::reply::Scanned;
+
+/// Bytes of values in flight on one lane: enough to keep a target busy that is some milliseconds away.
+pub const WINDOW_BYTES: usize = 1 << 20;
+
+/// Most values in flight on one lane, whatever their size: a slow target's answers stay within its output buffer.
+pub const WINDOW_VALUES: usize = 8192;
+
+/// One value: segment `at` of the chunk.
+#[derive(Debug, Clone)]
+struct Value {
+    chunk: Arc<Chunk>,
+    at: usize,
+}
+
+impl Value {
+    fn bytes(&self) -> &[u8] {
+        self.chunk.slice(self.at, self.at + 1)
+    }
+
+    fn db(&self) -> u32 {
+        self.chunk.segments.get(self.at).map_or(0, |s| s.db)
+    }
+}
+
+/// What the answer to a value or to a SELECT means.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Answer {
+    Applied { bytes: usize },
+    Selected,
+    /// Not applied, will be sent again.
+    Refused { words: String, refusal: Refusal },
+    /// Never to be applied; dropped from the window.
+    Fault { words: String, what: Described },
+}
+
+#[derive(Debug, Default)]
+pub struct CopyLane {
+    /// Values to send: those refused in passing first, then new ones.
+    waiting: VecDeque<Value>,
+    sent: VecDeque<Value>,
+    sent_bytes: usize,
+    /// The connection's database.
+    pub db: u32,
+    /// The database of a SELECT that isn't answered yet.
+    selecting: Option<u32>,
+}
+
+impl CopyLane {
+    pub fn push(&mut self, chunk: &Arc<Chunk>) {
+        self.waiting.extend((0..chunk.segments.len()).map(|at| Value { chunk: Arc::clone(chunk), at }));
+    }
+
+    /// True when every value was acknowledged.
+    pub fn is_idle(&self) -> bool {
+        self.waiting.is_empty() && self.sent.is_empty() && self.selecting.is_none()
+    }
+
+    /// True while an answer is due.
+    pub fn in_flight(&self) -> bool {
+        !self.sent.is_empty() || self.selecting.is_some()
+    }
+
+    /// Appends what may be sent now to `out`.
+    ///
+    /// A SELECT goes alone: if it were refused in passing, the values behind it would land in another database.
+    pub fn send(&mut self, out: &mut Vec<u8>) {
+        while self.selecting.is_none() && self.sent_bytes < WINDOW_BYTES && self.sent.len() < WINDOW_VALUES {
+            let Some(value) = self.waiting.front() else { return };
+            if value.db() != self.db {
+                if self.sent.is_empty() {
+                    self.selecting = Some(value.db());
+                    encode::command(out, &[b"SELECT", value.db().to_string().as_bytes()]);
+                }
+                return;
+            }
+            out.extend_from_slice(value.bytes());
+            self.sent_bytes += value.bytes().len();
+            self.sent.extend(self.waiting.pop_front());
+        }
+    }
+
+    /// Takes the next answer.
+    /// # Errors
+    /// When nothing was sent that it could answer.
+    pub fn answer(&mut self, scanned: Scanned<'_>) -> Result<Answer, OutOfStep> {
+        let error = match scanned {
+            Scanned::Error(words) => Some(String::from_utf8_lossy(words).into_owned()),
+            Scanned::Open(_) => return Err(OutOfStep),
+            _ => None,
+        };
+        if let Some(db) = self.selecting.take() {
+            return Ok(match error {
+                None => {
+                    self.db = db;
+                    Answer::Selected
+                }
+                Some(words) => match refusal(&words) {
+                    Refusal::ForGood => Answer::Fault { words, what: describe_select(db) },
+                    refusal => Answer::Refused { words, refusal },
+                },
+            });
+        }
+        let value = self.sent.pop_front().ok_or(OutOfStep)?;
+        let bytes = value.bytes().len();
+        self.sent_bytes -= bytes;
+        Ok(match error {
+            None => Answer::Applied { bytes },
+            Some(words) => match refusal(&words) {
+                Refusal::ForGood => {
+                    let (command, key) = name_and_key(value.bytes(), 0);
+                    let what = Described { command, key, db: value.db(), offset: ReplOffset(0) };
+                    Answer::Fault { words, what }
+                }
+                refusal => {
+                    // Values are independent of each other, so its place among them doesn't matter.
+                    self.waiting.push_front(value);
+                    Answer::Refused { words, refusal }
+                }
+            },
+        })
+    }
+
+    /// The connection is gone: what wasn't acknowledged goes again, which replaces it by itself.
+    pub fn broken(&mut self) {
+        while let Some(value) = self.sent.pop_back() {
+            self.waiting.push_front(value);
+        }
+        self.sent_bytes = 0;
+        self.selecting = None;
+        self.db = 0;
+    }
+}
+
+fn describe_select(db: u32) -> Described {
+    Described { command: "SELECT".into(), key: db.to_string().into_bytes(), db, offset: ReplOffset(0) }
+}

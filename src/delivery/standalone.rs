@@ -1,0 +1,569 @@
+//! Delivery to a standalone target: every flush one transaction with its record, one in flight per lane.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use super::copy::{Answer, CopyLane};
+use super::flight::{Described, Flight, Flush, Holder, Located, OutOfStep, Outcome};
+use super::record::{JobState, Phase, Record};
+use super::refusal::{Refusal, refusal};
+use super::unit::{Batch, Chunk, Item, LaneId, LaneSet, Task};
+use crate::offset::ReplOffset;
+use crate::resp::reply::Scanned;
+
+/// Most commands of a flush; a larger unit goes alone.
+pub const FLUSH_COMMANDS_MAX: u32 = 1024;
+
+/// Most bytes of a flush; a larger unit goes alone.
+pub const FLUSH_BYTES_MAX: usize = 1 << 20;
+
+/// What an answer of the target led to.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Event {
+    /// So many values of the copy were applied.
+    Copied { values: u64 },
+    /// So many commands of the stream were applied.
+    Applied { commands: u64 },
+    /// The lane waits until [`Standalone::resume`]; it then sends the same again.
+    Refused { words: String },
+    /// The connection must be closed: the server may be another one now.
+    Elsewhere { words: String },
+    /// Commands that the target will never take.
+    Faults(Vec<Fault>),
+}
+
+/// A command that the target refused for good.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fault {
+    pub words: String,
+    pub what: Described,
+    /// True when the rest of its flush was applied, so that it can't be sent again.
+    pub applied: bool,
+}
+
+/// Why a target can't be gone on with after its records were read.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Lost {
+    #[error("lane {lane} has no record in the target any more")]
+    Record { lane: LaneId },
+    #[error("lane {lane}'s record says {found}, but {applied} was acknowledged: the target lost writes")]
+    RolledBack { lane: LaneId, found: ReplOffset, applied: ReplOffset },
+}
+
+#[derive(Debug, Default)]
+struct Lane {
+    queue: VecDeque<Item>,
+    /// Segments of the front item that were taken already.
+    taken: usize,
+    /// How many joint items the queue holds.
+    joints: usize,
+    copy: CopyLane,
+    following: bool,
+    /// The flush that this lane carries.
+    flight: Option<Flight>,
+    /// The lane that carries a joint flush of this one.
+    held_by: Option<LaneId>,
+    /// Lanes that flow as one, since they keep joining; empty when this lane flows by itself.
+    group: LaneSet,
+    /// A flush that was refused and is to be sent again.
+    again: Option<Flush>,
+    /// Waits for [`Standalone::resume`].
+    paused: bool,
+    /// Its last acknowledged unit.
+    applied: ReplOffset,
+    applied_db: u32,
+    /// Pieces of large values applied in this copy.
+    pieces: u64,
+    /// What its record in the target is known to say.
+    recorded: Option<ReplOffset>,
+}
+
+impl Lane {
+    fn is_busy(&self) -> bool {
+        self.flight.is_some() || self.held_by.is_some() || self.again.is_some() || self.paused || self.copy.in_flight()
+    }
+
+    /// The offset of the first unit waiting.
+    fn front_offset(&self) -> Option<ReplOffset> {
+        match self.queue.front()? {
+            Item::Units(chunk) | Item::Pieces(chunk) | Item::Copy(chunk) => {
+                chunk.segments.get(self.taken).map(|s| s.offset)
+            }
+            Item::Joint(joint) => Some(joint.offset()),
+            Item::CopyEnd { offset, .. } => Some(*offset),
+        }
+    }
+}
+
+/// The lanes of one standalone target and what is on its way through them.
+#[derive(Debug)]
+pub struct Standalone {
+    job_name: String,
+    job: JobState,
+    lanes: Vec<Lane>,
+    routed: ReplOffset,
+    routed_db: u32,
+    now_ms: i64,
+    queued_bytes: usize,
+    replies_unseen: u64,
+}
+
+impl Standalone {
+    /// A target that holds nothing of this full sync yet: every lane begins with the copy.
+    pub fn new(job_name: &str, job: JobState) -> Self {
+        let lanes = (0..job.lanes).map(|_| Lane::default()).collect();
+        Standalone {
+            job_name: job_name.to_owned(),
+            job,
+            lanes,
+            routed: ReplOffset(0),
+            routed_db: 0,
+            now_ms: 0,
+            queued_bytes: 0,
+            replies_unseen: 0,
+        }
+    }
+
+    /// Takes over what the router has made; every lane has seen everything up to the batch's end.
+    pub fn push(&mut self, batch: Batch) {
+        self.queued_bytes += batch.bytes;
+        self.routed = batch.routed;
+        self.routed_db = batch.routed_db;
+        for (lane, items) in self.lanes.iter_mut().zip(batch.lanes) {
+            for item in items {
+                lane.joints += usize::from(matches!(item, Item::Joint(_)));
+                lane.queue.push_back(item);
+            }
+        }
+    }
+
+    /// Bytes that were pushed and aren't applied.
+    pub fn queued_bytes(&self) -> usize {
+        self.queued_bytes
+    }
+
+    /// Flushes whose answers were lost, but which the records show as applied.
+    pub fn replies_unseen(&self) -> u64 {
+        self.replies_unseen
+    }
+
+    pub fn lanes(&self) -> usize {
+        self.lanes.len()
+    }
+
+    /// True while the target owes `lane` an answer.
+    pub fn awaits_answer(&self, lane: LaneId) -> bool {
+        self.lanes.get(lane).is_some_and(|l| l.flight.is_some() || l.copy.in_flight())
+    }
+
+    /// The time that records are stamped with.
+    pub fn set_time(&mut self, now_ms: i64) {
+        self.now_ms = now_ms;
+    }
+
+    /// The source's history has a new name from here on.
+    pub fn set_replid(&mut self, replid: Option<crate::offset::ReplId>) {
+        self.job.replid = replid;
+    }
+
+    /// Up to where every lane has applied everything; `None` while the copy isn't complete.
+    pub fn applied(&self) -> Option<ReplOffset> {
+        let position = |lane: &Lane| {
+            let idle = lane.queue.is_empty() && lane.flight.is_none() && lane.held_by.is_none() && lane.again.is_none();
+            lane.following.then(|| if idle { lane.applied.max(self.routed) } else { lane.applied })
+        };
+        self.lanes.iter().map(position).min().flatten()
+    }
+
+    /// True when nothing is queued or in flight.
+    pub fn is_idle(&self) -> bool {
+        self.lanes.iter().all(|l| l.queue.is_empty() && l.copy.is_idle() && !l.is_busy())
+    }
+
+    /// True when every lane's record says what the lane has applied.
+    pub fn is_recorded(&self) -> bool {
+        self.is_idle() && self.lanes.iter().all(|l| l.recorded.is_some_and(|r| r >= l.applied.max(self.routed)))
+    }
+
+    /// Appends to `out` what `lane` sends now. A task that must be done first is returned instead; after
+    /// [`Standalone::task_done`] the lane sends the rest.
+    pub fn send(&mut self, lane: LaneId, out: &mut Vec<u8>) -> Option<Task> {
+        self.fill_copy(lane);
+        let state = self.lanes.get_mut(lane)?;
+        if state.paused || state.flight.is_some() || state.held_by.is_some() {
+            return None;
+        }
+        if !state.copy.is_idle() {
+            state.copy.send(out);
+            return None;
+        }
+        let mut flush = match state.again.take() {
+            Some(flush) => flush,
+            None => self.next_flush(lane)?,
+        };
+        if let Some(task) = flush.task.take() {
+            let state = self.lanes.get_mut(flush.leader)?;
+            state.again = Some(flush);
+            state.paused = true;
+            return Some(task);
+        }
+        self.launch(flush, out);
+        None
+    }
+
+    /// The task that `lane` asked for is done.
+    pub fn task_done(&mut self, lane: LaneId) {
+        self.resume(lane);
+    }
+
+    /// The time to wait after a refusal is over.
+    pub fn resume(&mut self, lane: LaneId) {
+        if let Some(lane) = self.lanes.get_mut(lane) {
+            lane.paused = false;
+        }
+    }
+
+    /// Has an idle lane write its record again, so that it names all that was routed, and a demoted server is noticed.
+    pub fn send_record(&mut self, lane: LaneId, out: &mut Vec<u8>) {
+        let Some(state) = self.lanes.get(lane) else { return };
+        if state.following && !state.is_busy() && state.queue.is_empty() {
+            let mut record = self.record(lane);
+            record.offset = record.offset.max(self.routed);
+            record.stream_db = self.routed_db;
+            self.launch(Flush::new(lane, LaneSet::one(lane), record), out);
+        }
+    }
+
+    /// Takes the next answer on `lane`.
+    /// # Errors
+    /// When it can't be an answer to what was sent: the connection must be closed.
+    pub fn answer(&mut self, lane: LaneId, scanned: Scanned<'_>) -> Result<Option<Event>, OutOfStep> {
+        let state = self.lanes.get_mut(lane).ok_or(OutOfStep)?;
+        let Some(flight) = &mut state.flight else {
+            return self.copy_answer(lane, scanned);
+        };
+        let Some(outcome) = flight.answer(scanned)? else { return Ok(None) };
+        let Some(flight) = state.flight.take() else { return Err(OutOfStep) };
+        // However a transaction ends, SELECTs in it that ran leave database 0 behind; one discarded ran none.
+        if !matches!(outcome, Outcome::Refused { .. }) {
+            state.copy.db = 0;
+        }
+        Ok(Some(match outcome {
+            Outcome::Applied => self.flush_applied(flight.flush),
+            Outcome::AppliedBut(errors) => {
+                let faults = errors.into_iter().map(|(at, words)| fault(&flight, at, words, true)).collect();
+                self.flush_applied(flight.flush);
+                Event::Faults(faults)
+            }
+            Outcome::Refused { words, at } => self.flush_refused(flight, words, at),
+        }))
+    }
+
+    /// All connections to the target are gone. Nothing is sent until [`Standalone::reread`].
+    pub fn broken(&mut self) {
+        for lane in &mut self.lanes {
+            lane.copy.broken();
+            lane.paused = false;
+        }
+    }
+
+    /// After a break: goes on from what the records in the target say. `records` has one for each lane.
+    ///
+    /// Units at or below their lane's record are done; the rest is sent again.
+    /// # Errors
+    /// When a record is gone or has fallen back behind what was acknowledged.
+    pub fn reread(&mut self, records: &[Option<Record>]) -> Result<(), Lost> {
+        for (lane, state) in self.lanes.iter().enumerate() {
+            let record = records.get(lane).and_then(Option::as_ref);
+            let record = record.filter(|r| r.job.generation == self.job.generation).ok_or(Lost::Record { lane })?;
+            let recorded = state.recorded.unwrap_or_default();
+            if record.offset < recorded || record.pieces < state.pieces {
+                return Err(Lost::RolledBack { lane, found: record.offset, applied: recorded });
+            }
+        }
+        for lane in 0..self.lanes.len() {
+            let Some(state) = self.lanes.get_mut(lane) else { continue };
+            let Some(flush) = state.flight.take().map(|f| f.flush).or_else(|| state.again.take()) else { continue };
+            let found = records.get(flush.leader).and_then(Option::as_ref);
+            let covered = |r: &Record| {
+                // Phases and pieces as well: the offset of a copying lane's record says nothing.
+                (r.phase == flush.record.phase || r.phase == Phase::Following)
+                    && r.offset >= flush.record.offset
+                    && r.pieces >= flush.record.pieces
+            };
+            if found.is_some_and(covered) {
+                self.replies_unseen += 1;
+                self.flush_applied(flush);
+            } else {
+                state.again = Some(flush);
+            }
+        }
+        Ok(())
+    }
+
+    fn record(&self, lane: LaneId) -> Record {
+        let state = self.lanes.get(lane);
+        Record {
+            job: self.job.clone(),
+            phase: if state.is_some_and(|l| l.following) { Phase::Following } else { Phase::Copying },
+            offset: state.map_or(ReplOffset(0), |l| l.applied),
+            stream_db: state.map_or(0, |l| l.applied_db),
+            pieces: state.map_or(0, |l| l.pieces),
+            time_ms: self.now_ms,
+        }
+    }
+
+    /// The record that says "the copy has begun", for `lane`.
+    pub fn first_record(&self, lane: LaneId) -> Record {
+        self.record(lane)
+    }
+
+    /// Moves copied values from the queue's front into the lane's window, as far as it has room.
+    fn fill_copy(&mut self, lane: LaneId) {
+        let Some(state) = self.lanes.get_mut(lane) else { return };
+        while let Some(Item::Copy(chunk)) = state.queue.front() {
+            state.copy.push(chunk);
+            state.queue.pop_front();
+        }
+    }
+
+    fn launch(&mut self, flush: Flush, out: &mut Vec<u8>) {
+        let Some(leader) = self.lanes.get_mut(flush.leader) else { return };
+        let db = leader.copy.db;
+        let queued = flush.encode(&self.job_name, db, out);
+        for member in flush.lanes.iter().filter(|m| *m != flush.leader) {
+            if let Some(member) = self.lanes.get_mut(member) {
+                member.held_by = Some(flush.leader);
+            }
+        }
+        let leader_id = flush.leader;
+        if let Some(leader) = self.lanes.get_mut(leader_id) {
+            leader.flight = Some(Flight::new(flush, db, queued));
+        }
+    }
+
+    /// Forms the next flush of `lane`, if it has one to send.
+    fn next_flush(&mut self, lane: LaneId) -> Option<Flush> {
+        let state = self.lanes.get_mut(lane)?;
+        if !state.group.is_empty() {
+            let group = state.group;
+            return self.joint_flush(group);
+        }
+        match state.queue.front()? {
+            Item::Copy(_) => None,
+            Item::CopyEnd { offset, stream_db } => {
+                state.applied = *offset;
+                state.applied_db = *stream_db;
+                state.following = true;
+                state.queue.pop_front();
+                Some(Flush::new(lane, LaneSet::one(lane), self.record(lane)))
+            }
+            Item::Pieces(chunk) => {
+                let chunk = Arc::clone(chunk);
+                let mut flush = Flush::new(lane, LaneSet::one(lane), self.record(lane));
+                let applied = flush.record.clone();
+                self.take_unit(lane, &chunk, &mut flush);
+                // A piece has no place in the stream: the count of pieces is what names it.
+                flush.record = Record { pieces: applied.pieces + 1, ..applied };
+                Some(flush)
+            }
+            Item::Joint(joint) => {
+                let lanes = joint.lanes;
+                self.joint_flush(lanes)
+            }
+            Item::Units(_) => {
+                let mut flush = Flush::new(lane, LaneSet::one(lane), self.record(lane));
+                while let Some(Item::Units(chunk)) = self.lanes.get(lane)?.queue.front() {
+                    let chunk = Arc::clone(chunk);
+                    if is_full(&flush, &chunk, self.lanes.get(lane)?.taken) {
+                        break;
+                    }
+                    self.take_unit(lane, &chunk, &mut flush);
+                }
+                Some(flush)
+            }
+        }
+    }
+
+    /// Takes the next unit of `chunk`, the front item of `lane`, into `flush`.
+    fn take_unit(&mut self, lane: LaneId, chunk: &Arc<Chunk>, flush: &mut Flush) {
+        let Some(state) = self.lanes.get_mut(lane) else { return };
+        let from = state.taken;
+        let to = unit_end(chunk, from);
+        flush.add(Holder::Chunk(Arc::clone(chunk)), from, to);
+        if to >= chunk.segments.len() {
+            state.queue.pop_front();
+            state.taken = 0;
+        } else {
+            state.taken = to;
+        }
+    }
+
+    /// Forms a flush of several lanes, in the order of the stream, once all of them have drained.
+    ///
+    /// It goes on behind the unit that joins them: what else waits for these lanes comes along, and a further joint
+    /// unit may bring more lanes in. So a stream of nothing but such units flows like one lane.
+    fn joint_flush(&mut self, mut lanes: LaneSet) -> Option<Flush> {
+        if lanes.iter().any(|l| self.lanes.get(l).is_none_or(|l| l.is_busy() || !l.following)) {
+            return None;
+        }
+        let leader = lanes.iter().next()?;
+        let mut flush = Flush::new(leader, lanes, self.record(leader));
+        loop {
+            let front = |l: LaneId| self.lanes.get(l).and_then(Lane::front_offset).map(|offset| (offset, l));
+            let Some((_, lane)) = lanes.iter().filter_map(front).min() else { break };
+            match self.lanes.get(lane).and_then(|l| l.queue.front()) {
+                Some(Item::Units(chunk)) => {
+                    let chunk = Arc::clone(chunk);
+                    let taken = self.lanes.get(lane).map_or(0, |l| l.taken);
+                    if is_full(&flush, &chunk, taken) {
+                        break;
+                    }
+                    self.take_unit(lane, &chunk, &mut flush);
+                }
+                Some(Item::Joint(joint)) => {
+                    let joint = Arc::clone(joint);
+                    let more = joint.lanes.without(lanes);
+                    let full = is_full(&flush, &joint.chunk, 0);
+                    let alone = joint.task.is_some() && !flush.parts.is_empty();
+                    if full || alone || !more.iter().all(|l| self.is_drained_to(l, &joint)) {
+                        break;
+                    }
+                    lanes = lanes.with(more);
+                    self.take_joint(&joint, &mut flush);
+                    if flush.task.is_some() {
+                        break;
+                    }
+                }
+                _ => break,
+            }
+        }
+        if flush.parts.is_empty() && flush.task.is_none() {
+            self.dissolve(lanes);
+            return None;
+        }
+        flush.lanes = lanes;
+        for lane in lanes.iter() {
+            if let Some(lane) = self.lanes.get_mut(lane) {
+                lane.group = lanes;
+            }
+        }
+        Some(flush)
+    }
+
+    /// True when `lane` has sent and acknowledged everything before `joint`.
+    fn is_drained_to(&self, lane: LaneId, joint: &Arc<super::unit::Joint>) -> bool {
+        self.lanes.get(lane).is_some_and(|l| {
+            let at_it = matches!(l.queue.front(), Some(Item::Joint(front)) if Arc::ptr_eq(front, joint));
+            at_it && !l.is_busy() && l.following
+        })
+    }
+
+    fn take_joint(&mut self, joint: &Arc<super::unit::Joint>, flush: &mut Flush) {
+        for lane in joint.lanes.iter() {
+            if let Some(lane) = self.lanes.get_mut(lane) {
+                let front = lane.queue.pop_front();
+                assert!(
+                    matches!(&front, Some(Item::Joint(j)) if Arc::ptr_eq(j, joint)),
+                    "a joint unit stands at the front of each of its lanes"
+                );
+                lane.joints -= 1;
+            }
+        }
+        flush.task.clone_from(&joint.task);
+        flush.add(Holder::Joint(Arc::clone(joint)), 0, joint.chunk.segments.len());
+    }
+
+    /// Lanes of a group flow by themselves again.
+    fn dissolve(&mut self, lanes: LaneSet) {
+        let groups = lanes.iter().filter_map(|l| self.lanes.get(l)).fold(lanes, |set, l| set.with(l.group));
+        for lane in groups.iter() {
+            if let Some(lane) = self.lanes.get_mut(lane) {
+                lane.group = LaneSet::default();
+            }
+        }
+    }
+
+    fn flush_applied(&mut self, flush: Flush) -> Event {
+        let mut joins_on = false;
+        for lane in flush.lanes.iter() {
+            let Some(lane) = self.lanes.get_mut(lane) else { continue };
+            lane.held_by = None;
+            lane.applied = flush.record.offset;
+            lane.applied_db = flush.record.stream_db;
+            lane.pieces = flush.record.pieces;
+            lane.recorded = Some(flush.record.offset);
+            joins_on |= lane.joints > 0;
+        }
+        if flush.lanes.len() > 1 && !joins_on {
+            self.dissolve(flush.lanes);
+        }
+        self.queued_bytes = self.queued_bytes.saturating_sub(flush.bytes);
+        Event::Applied { commands: u64::from(flush.commands) }
+    }
+
+    fn flush_refused(&mut self, flight: Flight, words: String, at: Option<usize>) -> Event {
+        let leader = flight.flush.leader;
+        let kind = refusal(&words);
+        let event = match kind {
+            Refusal::Passing => Event::Refused { words },
+            Refusal::Elsewhere => Event::Elsewhere { words },
+            Refusal::ForGood => Event::Faults(vec![fault(&flight, at.unwrap_or(usize::MAX), words, false)]),
+        };
+        let mut flush = flight.flush;
+        if kind == Refusal::ForGood
+            && let Some(located) = at.and_then(|at| flush.locate(at, flight.db))
+        {
+            flush.remove_unit(&located);
+        }
+        if let Some(lane) = self.lanes.get_mut(leader) {
+            lane.again = Some(flush);
+            lane.paused = true;
+        }
+        event
+    }
+
+    fn copy_answer(&mut self, lane: LaneId, scanned: Scanned<'_>) -> Result<Option<Event>, OutOfStep> {
+        let state = self.lanes.get_mut(lane).ok_or(OutOfStep)?;
+        Ok(match state.copy.answer(scanned)? {
+            Answer::Selected => None,
+            Answer::Applied { bytes } => {
+                self.queued_bytes = self.queued_bytes.saturating_sub(bytes);
+                Some(Event::Copied { values: 1 })
+            }
+            Answer::Refused { words, refusal: Refusal::Passing } => {
+                state.paused = true;
+                Some(Event::Refused { words })
+            }
+            Answer::Refused { words, .. } => Some(Event::Elsewhere { words }),
+            Answer::Fault { words, what } => Some(Event::Faults(vec![Fault { words, what, applied: true }])),
+        })
+    }
+}
+
+/// True when the unit at segment `taken` of `chunk` doesn't fit into `flush` any more.
+fn is_full(flush: &Flush, chunk: &Chunk, taken: usize) -> bool {
+    if flush.parts.is_empty() {
+        return false;
+    }
+    let to = unit_end(chunk, taken);
+    let commands: u32 = chunk.segments.get(taken..to).unwrap_or_default().iter().map(|s| s.commands).sum();
+    flush.commands + commands > FLUSH_COMMANDS_MAX || flush.bytes + chunk.slice(taken, to).len() > FLUSH_BYTES_MAX
+}
+
+/// Where the unit that begins with segment `from` ends.
+fn unit_end(chunk: &Chunk, from: usize) -> usize {
+    let rest = chunk.segments.get(from..).unwrap_or_default();
+    from + rest.iter().position(|s| s.last).map_or(rest.len(), |i| i + 1)
+}
+
+fn fault(flight: &Flight, at: usize, words: String, applied: bool) -> Fault {
+    let located: Option<Located> = flight.flush.locate(at, flight.db);
+    let what = located.map(|l| flight.flush.describe(&l)).unwrap_or(Described {
+        command: "EXEC".into(),
+        key: Vec::new(),
+        db: 0,
+        offset: flight.flush.record.offset,
+    });
+    Fault { words, what, applied }
+}

@@ -1,0 +1,70 @@
+//! What INFO says of a server.
+
+use std::collections::HashMap;
+
+/// The fields of an INFO answer.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Info(HashMap<String, String>);
+
+impl Info {
+    pub fn parse(text: &[u8]) -> Self {
+        let text = String::from_utf8_lossy(text);
+        let fields = text.lines().filter(|l| !l.starts_with('#')).filter_map(|l| l.split_once(':'));
+        Info(fields.map(|(k, v)| (k.to_owned(), v.trim_end().to_owned())).collect())
+    }
+
+    pub fn get(&self, field: &str) -> Option<&str> {
+        self.0.get(field).map(String::as_str)
+    }
+
+    pub fn number(&self, field: &str) -> Option<u64> {
+        self.get(field)?.parse().ok()
+    }
+
+    /// True for Valkey; its INFO also has a `redis_version` that it only claims for old clients.
+    pub fn is_valkey(&self) -> bool {
+        self.get("valkey_version").is_some()
+    }
+
+    /// The server's own version: `(8, 1, 1)`. Zeros where it says none.
+    pub fn version(&self) -> (u16, u16, u16) {
+        let text = self.get("valkey_version").or_else(|| self.get("redis_version")).unwrap_or_default();
+        let mut parts = text.split('.').map(|p| p.parse().unwrap_or(0));
+        let mut next = || parts.next().unwrap_or(0);
+        (next(), next(), next())
+    }
+
+    /// `redis 7.0.15`, `valkey 9.1.2`.
+    pub fn product(&self) -> String {
+        let name = if self.is_valkey() { "valkey" } else { "redis" };
+        let (major, minor, patch) = self.version();
+        format!("{name} {major}.{minor}.{patch}")
+    }
+
+    /// Keys per database, in order.
+    pub fn keyspace(&self) -> Vec<(u32, u64)> {
+        let keys = |text: &str| text.strip_prefix("keys=")?.split(',').next()?.parse().ok();
+        let line = |(field, text): (&String, &String)| {
+            Some((field.strip_prefix("db")?.parse().ok()?, keys(text)?))
+        };
+        let mut all: Vec<(u32, u64)> = self.0.iter().filter_map(line).collect();
+        all.sort_unstable();
+        all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn info_of_a_valkey_tells_its_own_version_and_keys() {
+        let info = Info::parse(
+            b"# Server\r\nredis_version:7.2.4\r\nvalkey_version:9.1.2\r\n\r\n# Keyspace\r\ndb10:keys=7,expires=0,avg_ttl=0\r\ndb2:keys=3,expires=1,avg_ttl=5\r\n",
+        );
+        assert!(info.is_valkey());
+        assert_eq!(info.version(), (9, 1, 2));
+        assert_eq!(info.product(), "valkey 9.1.2");
+        assert_eq!(info.keyspace(), [(2, 3), (10, 7)]);
+    }
+}

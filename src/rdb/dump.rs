@@ -1,0 +1,323 @@
+//! DUMP payloads: checked, made for a target's RESTORE, and given another footer.
+//!
+//! `payload := [KEY_META] type value footer`, `footer := version u16le, crc64 u64le`.
+
+mod stream_patch;
+mod template;
+
+use std::borrow::Cow;
+
+use super::crc::crc64;
+use super::decoder::{Limits, RawValue};
+use super::error::{Error, Fault, Stop};
+use super::length::Reader;
+use super::opcode::{self, Project, Version, type_row};
+use super::skip::{Skipper, Templates};
+
+pub(super) const FOOTER_BYTES: usize = 10;
+/// The types up to this number mean the same to everyone.
+const COMMON_TYPE_MAX: u8 = 21;
+/// The first footer version that is Valkey's.
+const VALKEY_FOOTER_MIN: u16 = 80;
+const VALKEY_COMMON_FOOTER: u16 = 11;
+/// Redis 2.6 to 3.0 accept no other.
+const OLD_FOOTER: u16 = 6;
+
+/// What a DUMP payload holds, its checksum verified.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Verified<'a> {
+    /// Modules' metadata, raw, from its opcode on.
+    pub meta: Option<&'a [u8]>,
+    /// Its project follows from the footer's version.
+    pub value: RawValue<'a>,
+    pub footer_version: u16,
+}
+
+/// Checks a payload's footer and takes it apart; the value itself is not looked at.
+///
+/// `allow_zero_crc`: take a payload without checksum, as Redis 8.6 and later stream them.
+///
+/// # Errors
+/// `BadCrc`, `NoCrc`, `Truncated`, and faults of the metadata.
+pub fn verify(payload: &[u8], allow_zero_crc: bool) -> Result<Verified<'_>, Error> {
+    let (body, footer_version) = check_footer(payload, allow_zero_crc)?;
+    let mut r = Reader::new(body);
+    take_apart(&mut r, footer_version).map_err(|stop| Error::new(r.pos() as u64, stop.at_end()))
+}
+
+fn take_apart<'a>(r: &mut Reader<'a>, footer_version: u16) -> Result<Verified<'a>, Stop> {
+    let project = match footer_version {
+        VALKEY_FOOTER_MIN.. => Project::Valkey,
+        _ => Project::Redis,
+    };
+    let mut value_type = r.u8()?;
+    let mut meta = None;
+    if value_type == opcode::KEY_META && (13..VALKEY_FOOTER_MIN).contains(&footer_version) {
+        Skipper::new(opcode::KEY_META_GRAMMAR).run(r, &Templates::new())?;
+        meta = Some(r.since(0));
+        value_type = r.u8()?;
+    }
+    let value = RawValue {
+        value_type,
+        bytes: r.rest(),
+        project,
+        template: None,
+    };
+    Ok(Verified {
+        meta,
+        value,
+        footer_version,
+    })
+}
+
+/// Returns what is before the footer, and the footer's version.
+fn check_footer(payload: &[u8], allow_zero_crc: bool) -> Result<(&[u8], u16), Error> {
+    let truncated = || Error::new(payload.len() as u64, Fault::Truncated);
+    let (summed, crc) = payload.split_last_chunk::<8>().ok_or_else(truncated)?;
+    let (body, version) = summed.split_last_chunk::<2>().ok_or_else(truncated)?;
+    let stored = u64::from_le_bytes(*crc);
+    if stored != 0 || !allow_zero_crc {
+        let computed = crc64(0, summed);
+        if stored != computed {
+            let fault = if stored == 0 {
+                Fault::NoCrc
+            } else {
+                Fault::BadCrc { stored, computed }
+            };
+            return Err(Error::new(summed.len() as u64, fault));
+        }
+    }
+    Ok((body, u16::from_le_bytes(*version)))
+}
+
+/// Appends the footer for what `out` holds from `from` on.
+fn append_footer(out: &mut Vec<u8>, from: usize, version: u16) {
+    out.extend_from_slice(&version.to_le_bytes());
+    let crc = crc64(0, out.get(from..).unwrap_or_default());
+    out.extend_from_slice(&crc.to_le_bytes());
+}
+
+/// A payload ready to be written: its length is known, its bytes are not yet put together.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Payload<'a> {
+    meta: &'a [u8],
+    value_type: u8,
+    /// What the value gets in front.
+    head: &'a [u8],
+    body: Cow<'a, [u8]>,
+    footer_version: u16,
+}
+
+impl Payload<'_> {
+    /// Bytes that [`Payload::append_to`] appends.
+    #[allow(clippy::len_without_is_empty)] // it never is
+    pub fn len(&self) -> usize {
+        self.meta.len() + 1 + self.head.len() + self.body.len() + FOOTER_BYTES
+    }
+
+    /// Appends the payload, its checksum included.
+    pub fn append_to(&self, out: &mut Vec<u8>) {
+        let from = out.len();
+        out.reserve(self.len());
+        out.extend_from_slice(self.meta);
+        out.push(self.value_type);
+        out.extend_from_slice(self.head);
+        out.extend_from_slice(&self.body);
+        append_footer(out, from, self.footer_version);
+    }
+
+    pub fn to_vec(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        self.append_to(&mut out);
+        out
+    }
+}
+
+/// What one target's RESTORE accepts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Restorer {
+    project: Project,
+    version: Version,
+    footer_version: u16,
+}
+
+impl Restorer {
+    /// `footer_version`: the version in the last 10 bytes of what DUMP answers for any key of the target.
+    pub fn new(project: Project, version: Version, footer_version: u16) -> Self {
+        Restorer {
+            project,
+            version,
+            footer_version,
+        }
+    }
+
+    /// Whether RESTORE takes a value of this type, made fit by [`Restorer::payload`] if need be.
+    ///
+    /// False also for modules' values on targets below 7.0? No: they are taken by type here, but need the module loaded, and a
+    /// server below 6.2 exits without it. Ask MODULE LIST first.
+    pub fn restorable(&self, value_type: u8, source: Project) -> bool {
+        if type_row(source, value_type).is_none() {
+            return false;
+        }
+        match (self.project, value_type) {
+            // An older target gets type 4, which all have; GCRA is in no ordinary build.
+            (_, opcode::HASH_TMPL_LP..=opcode::HASH_TMPL_ARRAY_REF) => true,
+            (_, opcode::GCRA) => false,
+            (Project::Valkey, opcode::HASH_22) => {
+                source == Project::Valkey && self.footer_version >= VALKEY_FOOTER_MIN
+            }
+            (Project::Valkey, _) => value_type <= COMMON_TYPE_MAX,
+            (Project::Redis, opcode::HASH_22) => {
+                source == Project::Redis && self.version >= (7, 4, 0)
+            }
+            (Project::Redis, _) => self.version >= restorable_since(value_type),
+        }
+    }
+
+    /// The payload that restores `raw`, or `None` if it is to be rebuilt with commands: the target doesn't know the type, or
+    /// the value is a collection without elements.
+    ///
+    /// `meta` is dropped for targets that don't know it: see [`Restorer::keeps_meta`].
+    ///
+    /// # Errors
+    /// Faults of values that must be looked into: template hashes for targets before 8.10, streams for those since 8.8.
+    pub fn payload<'a>(
+        &self,
+        raw: &RawValue<'a>,
+        meta: Option<&'a [u8]>,
+    ) -> Result<Option<Payload<'a>>, Error> {
+        if !self.restorable(raw.value_type, raw.project) || is_empty(raw) {
+            return Ok(None);
+        }
+        let meta = meta.filter(|_| self.keeps_meta()).unwrap_or_default();
+        let keep_templates = self.project == Project::Redis && self.version >= (8, 10, 0);
+        let (value_type, head, body) = match raw.value_type {
+            opcode::HASH_TMPL_LP..=opcode::HASH_TMPL_ARRAY_REF if keep_templates => {
+                template::carry_names(raw)?
+            }
+            opcode::HASH_TMPL_LP..=opcode::HASH_TMPL_ARRAY_REF => {
+                (opcode::HASH, &[][..], Cow::Owned(template::to_plain(raw)?))
+            }
+            opcode::STREAM_2 | opcode::STREAM_3 | opcode::STREAM_4 | opcode::STREAM_5
+                if self.checks_entries_read() =>
+            {
+                (
+                    raw.value_type,
+                    &[][..],
+                    stream_patch::clamp_entries_read(raw)?,
+                )
+            }
+            value_type => (value_type, &[][..], Cow::Borrowed(raw.bytes)),
+        };
+        Ok(Some(Payload {
+            meta,
+            value_type,
+            head,
+            body,
+            footer_version: self.stamp(value_type),
+        }))
+    }
+
+    /// Whether the target keeps modules' metadata of keys.
+    pub fn keeps_meta(&self) -> bool {
+        self.project == Project::Redis && self.version >= (8, 6, 0)
+    }
+
+    /// Whether the target exits on a malformed payload rather than refuse it, so that values must be validated first.
+    pub fn needs_validation(&self) -> bool {
+        self.project == Project::Redis && self.version < (6, 2, 0)
+    }
+
+    /// 8.10.2 refuses streams whose groups have read more than was added; other servers make such.
+    fn checks_entries_read(&self) -> bool {
+        self.project == Project::Redis && self.version >= (8, 8, 0)
+    }
+
+    /// The footer's version for a value type.
+    fn stamp(&self, value_type: u8) -> u16 {
+        match self.project {
+            Project::Valkey if value_type <= COMMON_TYPE_MAX => VALKEY_COMMON_FOOTER,
+            Project::Valkey => VALKEY_FOOTER_MIN,
+            Project::Redis if self.version < (3, 2, 0) => OLD_FOOTER,
+            Project::Redis => self.footer_version,
+        }
+    }
+
+    /// A payload of any server with the footer that the target accepts, or `None` as for [`Restorer::payload`]: then
+    /// [`verify`] it and rebuild its value.
+    ///
+    /// # Errors
+    /// As for [`verify`] and [`Restorer::payload`].
+    pub fn restamp(&self, payload: &[u8], allow_zero_crc: bool) -> Result<Option<Vec<u8>>, Error> {
+        let Verified { meta, value, .. } = verify(payload, allow_zero_crc)?;
+        Ok(self.payload(&value, meta)?.map(|payload| payload.to_vec()))
+    }
+
+    /// The same for what FUNCTION DUMP answers: libraries, each `f5` and its code. `None` if the target has no functions.
+    ///
+    /// # Errors
+    /// As for [`verify`], and when anything but libraries is in it.
+    pub fn restamp_functions(
+        &self,
+        payload: &[u8],
+        allow_zero_crc: bool,
+    ) -> Result<Option<Vec<u8>>, Error> {
+        let (body, _) = check_footer(payload, allow_zero_crc)?;
+        let mut r = Reader::new(body);
+        while !r.rest().is_empty() {
+            library(&mut r).map_err(|stop| Error::new(r.pos() as u64, stop.at_end()))?;
+        }
+        if self.project == Project::Redis && self.version < (7, 0, 0) {
+            return Ok(None);
+        }
+        let mut out = body.to_vec();
+        append_footer(&mut out, 0, self.stamp(opcode::STRING));
+        Ok(Some(out))
+    }
+}
+
+fn library(r: &mut Reader<'_>) -> Result<(), Stop> {
+    match r.u8()? {
+        opcode::FUNCTION2 => r.pass_string(),
+        other => Err(Fault::UnknownType(other).into()),
+    }
+}
+
+/// The first Redis whose RESTORE takes a type.
+fn restorable_since(value_type: u8) -> Version {
+    match value_type {
+        0..=4 | 9..=13 => (2, 6, 0),
+        opcode::ZSET_2 | opcode::MODULE_2 => (4, 0, 0),
+        opcode::LIST_QUICKLIST => (3, 2, 0),
+        opcode::STREAM => (5, 0, 0),
+        16..=19 => (7, 0, 0),
+        20..=21 => (7, 2, 0),
+        22..=25 => (7, 4, 0),
+        opcode::STREAM_4 => (8, 6, 0),
+        _ => (8, 8, 0),
+    }
+}
+
+/// Whether `raw` is a collection of no elements, as far as that shows without unpacking; servers refuse those.
+fn is_empty(raw: &RawValue<'_>) -> bool {
+    let counted = matches!(
+        raw.value_type,
+        opcode::LIST
+            | opcode::SET
+            | opcode::ZSET
+            | opcode::HASH
+            | opcode::ZSET_2
+            | opcode::LIST_QUICKLIST
+            | opcode::LIST_QUICKLIST_2
+    );
+    counted && Reader::new(raw.bytes).len().is_ok_and(|n| n == 0)
+}
+
+/// A fault at `offset` of the value's bytes.
+fn fault_in(raw: &RawValue<'_>, offset: usize, stop: Stop) -> Error {
+    Error::new(offset as u64, stop.at_end()).in_value(raw.value_type, None)
+}
+
+fn limits() -> Limits {
+    Limits::default()
+}

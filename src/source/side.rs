@@ -1,0 +1,180 @@
+//! A second connection to the source, for questions: who it is, where its stream stands, what a key holds.
+//!
+//! Nothing but ACKs may be sent on the replication link itself.
+
+use crate::net::conn::{Conn, Error, Server};
+use crate::net::info::Info;
+use crate::offset::{ReplId, ReplOffset};
+use crate::resp::encode;
+use crate::resp::reply::Reply;
+
+/// A key as the source held it at one moment of its stream.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Found {
+    /// The DUMP payload; `None` if there was no such key.
+    pub payload: Option<Vec<u8>>,
+    /// Unix milliseconds; `None` without an expiry.
+    pub expires_at_ms: Option<i64>,
+}
+
+/// Where the source's stream stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Position {
+    pub replid: Option<ReplId>,
+    pub offset: ReplOffset,
+}
+
+/// Connects when first asked, and again after a break.
+#[derive(Debug)]
+pub struct Side {
+    server: Server,
+    conn: Option<Conn>,
+    /// Whether the source knows PEXPIRETIME (7.0); asked by trying.
+    pexpiretime: bool,
+}
+
+impl Side {
+    pub fn new(server: Server) -> Self {
+        Side { server, conn: None, pexpiretime: true }
+    }
+
+    pub fn server(&self) -> &Server {
+        &self.server
+    }
+
+    async fn conn(&mut self) -> Result<&mut Conn, Error> {
+        if self.conn.is_none() {
+            self.conn = Some(self.server.connect().await?);
+        }
+        // Just put there.
+        match &mut self.conn {
+            Some(conn) => Ok(conn),
+            None => unreachable!("connected above"),
+        }
+    }
+
+    /// Asks one thing; the connection is closed after a failure, so that the next question gets a new one.
+    ///
+    /// # Errors
+    /// When the source can't be reached or answers an error.
+    pub async fn ask<A: AsRef<[u8]>>(&mut self, args: &[A]) -> Result<Reply, Error> {
+        let answer = self.conn().await?.ask(args).await;
+        if !matches!(answer, Ok(_) | Err(Error::Refused { .. })) {
+            self.conn = None;
+        }
+        answer
+    }
+
+    /// # Errors
+    /// When the source can't be reached or refuses.
+    pub async fn info(&mut self) -> Result<Info, Error> {
+        Ok(Info::parse(self.ask(&[b"INFO"]).await?.bytes().unwrap_or_default()))
+    }
+
+    /// Where the stream stands now.
+    ///
+    /// # Errors
+    /// When the source can't be reached or refuses.
+    pub async fn position(&mut self) -> Result<Position, Error> {
+        let reply = self.ask(&[&b"INFO"[..], b"replication"]).await?;
+        Ok(position(&Info::parse(reply.bytes().unwrap_or_default())))
+    }
+
+    /// Reads keys of database `db`, all at one moment, and where the stream stood at it.
+    ///
+    /// DUMP blocks the source while it runs: a large key costs it some time.
+    /// # Errors
+    /// When the source can't be reached or refuses.
+    pub async fn read_keys(&mut self, db: u32, keys: &[&[u8]]) -> Result<(Vec<Found>, Position), Error> {
+        let answer = self.try_read_keys(db, keys).await;
+        match answer {
+            Err(Error::Refused { words, .. }) if self.pexpiretime && words.contains("unknown command") => {
+                self.pexpiretime = false;
+                self.try_read_keys(db, keys).await
+            }
+            answer => answer,
+        }
+    }
+
+    async fn try_read_keys(&mut self, db: u32, keys: &[&[u8]]) -> Result<(Vec<Found>, Position), Error> {
+        let pexpiretime = self.pexpiretime;
+        let mut out = Vec::new();
+        encode::command(&mut out, &[b"MULTI"]);
+        encode::command(&mut out, &[b"SELECT", db.to_string().as_bytes()]);
+        for key in keys {
+            encode::command(&mut out, &[b"DUMP", *key]);
+            encode::command(&mut out, &[if pexpiretime { &b"PEXPIRETIME"[..] } else { b"PTTL" }, key]);
+        }
+        encode::command(&mut out, &[b"TIME"]);
+        encode::command(&mut out, &[&b"INFO"[..], b"replication"]);
+        encode::command(&mut out, &[b"EXEC"]);
+        let answers = self.exec(&out, keys.len() * 2 + 4).await?;
+        let now_ms = answers.get(1 + keys.len() * 2).and_then(time_ms).unwrap_or(0);
+        let info = answers.last().and_then(Reply::bytes).unwrap_or_default();
+        let found = answers.get(1..1 + keys.len() * 2).unwrap_or_default().chunks(2).map(|pair| {
+            let payload = pair.first().and_then(Reply::bytes).map(<[u8]>::to_vec);
+            let expiry = pair.get(1).and_then(Reply::integer).filter(|ms| *ms >= 0);
+            let expires_at_ms = expiry.map(|ms| if pexpiretime { ms } else { now_ms.saturating_add(ms) });
+            Found { payload, expires_at_ms }
+        });
+        Ok((found.collect(), position(&Info::parse(info))))
+    }
+
+    /// Sends a transaction and reads all its answers; returns those of EXEC.
+    async fn exec(&mut self, commands: &[u8], queued: usize) -> Result<Vec<Reply>, Error> {
+        let conn = self.conn().await?;
+        let answers = async {
+            conn.send(commands).await?;
+            let mut refused = None;
+            for _ in 0..=queued - 1 {
+                if let Reply::Error(words) = conn.reply().await? {
+                    refused.get_or_insert(words);
+                }
+            }
+            match (conn.reply().await?, refused) {
+                (_, Some(words)) | (Reply::Error(words), None) => Err(conn.refused(b"MULTI .. EXEC", words)),
+                (Reply::Array(answers), None) => match answers.iter().find_map(error) {
+                    Some(words) => Err(conn.refused(b"MULTI .. EXEC", words)),
+                    None => Ok(answers),
+                },
+                (other, None) => Err(conn.refused(b"EXEC", format!("{other:?}"))),
+            }
+        };
+        let answers = answers.await;
+        if !matches!(answers, Ok(_) | Err(Error::Refused { .. })) {
+            self.conn = None;
+        }
+        answers
+    }
+
+    /// One step of listing the keys of database `db`, from `cursor` on, which is `0` again behind the last.
+    ///
+    /// # Errors
+    /// When the source can't be reached or refuses.
+    pub async fn scan(&mut self, db: u32, cursor: &mut Vec<u8>) -> Result<Vec<Vec<u8>>, Error> {
+        self.ask(&[b"SELECT", db.to_string().as_bytes()]).await?;
+        self.conn().await?.scan(cursor).await
+    }
+}
+
+fn error(reply: &Reply) -> Option<String> {
+    match reply {
+        Reply::Error(words) => Some(words.clone()),
+        _ => None,
+    }
+}
+
+fn time_ms(reply: &Reply) -> Option<i64> {
+    let number = |i: usize| {
+        let bytes = reply.array()?.get(i)?.bytes()?;
+        std::str::from_utf8(bytes).ok()?.parse::<i64>().ok()
+    };
+    Some(number(0)? * 1000 + number(1)? / 1000)
+}
+
+fn position(info: &Info) -> Position {
+    Position {
+        replid: info.get("master_replid").and_then(|id| ReplId::parse(id.as_bytes())),
+        offset: ReplOffset(info.number("master_repl_offset").unwrap_or(0)),
+    }
+}

@@ -1,0 +1,590 @@
+//! Moves bytes between the delivery machine and the connections of a standalone target.
+//!
+//! One task drives all lanes: what one lane may send depends on the answers of the others.
+
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use tokio::sync::mpsc;
+use tokio::time::{Interval, MissedTickBehavior, Sleep, interval, sleep};
+
+use super::connect::{self, Identity};
+use super::{Error, escape_key, scan};
+use crate::delivery::Standalone;
+use crate::delivery::record;
+use crate::delivery::standalone::{Event, Fault, Lost};
+use crate::delivery::unit::{Batch, LaneId, Task};
+use crate::net::backoff::Backoff;
+use crate::net::conn::{Conn, Server};
+use crate::offset::ReplOffset;
+use crate::resp::encode;
+use crate::resp::reply::Scanner;
+use crate::status::Status;
+
+/// Bytes taken from the router and not yet applied; beyond, the router waits.
+const QUEUED_BYTES_MAX: usize = 16 << 20;
+
+/// Bytes read from a socket at a time.
+const READ_BYTES: usize = 64 * 1024;
+
+/// How often an idle lane writes its record.
+const RECORD_INTERVAL: Duration = Duration::from_secs(1);
+
+/// A target that owes answers and sends nothing for so long is taken for gone.
+const SILENCE_MAX: Duration = Duration::from_secs(60);
+
+/// The place in the status line where reasons to wait for the target stand.
+const PLACE: &str = "target";
+
+/// What to do with a command that the target refuses for good.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OnFault {
+    Stop,
+    Skip,
+}
+
+/// What the driver needs besides the machine.
+pub struct Plan {
+    pub server: Server,
+    pub identity: Identity,
+    pub on_fault: OnFault,
+    pub retry_for: Option<Duration>,
+    /// Bytes a second to the target.
+    pub rate: Option<u64>,
+    /// Whether a key of a target database is one that this job writes.
+    pub in_scope: Arc<dyn Fn(u32, &[u8]) -> bool + Send + Sync>,
+    /// The databases of the target that this job writes.
+    pub databases: Vec<u32>,
+    /// What a copied key is remembered by (see [`Task::RemoveLeftovers`]).
+    pub key_hash: fn(u32, &[u8]) -> u64,
+    pub status: Arc<Status>,
+    /// Hears how far every lane has applied everything.
+    pub applied: Box<dyn Fn(ReplOffset) + Send>,
+}
+
+/// A connection and what is on its way through it.
+struct LaneIo {
+    conn: Conn,
+    out: Vec<u8>,
+    /// How much of `out` was written.
+    written: usize,
+    /// Received bytes of a reply that isn't whole.
+    input: Vec<u8>,
+    scanner: Scanner,
+    /// After a refusal: when to send again.
+    resume_at: Option<Instant>,
+    refusals: Backoff,
+    /// True while the status line shows why this lane waits.
+    waits: bool,
+    /// When it last answered, or had nothing to answer.
+    heard: Instant,
+}
+
+/// Why serving the lanes stopped.
+enum Exit {
+    /// Everything was applied and recorded, and no more comes.
+    Done,
+    /// The connections can't be used further.
+    Broken(Error),
+    /// Work that must be done before the lane goes on.
+    Task(LaneId, Task),
+}
+
+pub struct Driver {
+    plan: Plan,
+    machine: Standalone,
+    batches: mpsc::Receiver<Batch>,
+    ended: bool,
+    lanes: Vec<LaneIo>,
+    round: u64,
+    read_buf: Vec<u8>,
+    tokens: Tokens,
+    reported: Option<ReplOffset>,
+}
+
+impl Driver {
+    pub fn new(plan: Plan, machine: Standalone, batches: mpsc::Receiver<Batch>) -> Self {
+        let tokens = Tokens::new(plan.rate);
+        Driver {
+            plan,
+            machine,
+            batches,
+            ended: false,
+            lanes: Vec::new(),
+            round: 0,
+            read_buf: vec![0; READ_BYTES],
+            tokens,
+            reported: None,
+        }
+    }
+
+    /// Delivers everything that the router hands over; ends when it hands over no more and all is applied.
+    ///
+    /// # Errors
+    /// When the target refuses for good, is lost for too long, or lost what it had acknowledged.
+    pub async fn run(&mut self) -> Result<(), Error> {
+        let mut backoff = Backoff::new(self.plan.retry_for);
+        let mut best = None;
+        let mut first = true;
+        loop {
+            let exit = match self.open(first).await {
+                Ok(()) => {
+                    first = false;
+                    self.plan.status.clear(PLACE);
+                    self.serve().await?
+                }
+                Err(error) => Exit::Broken(error),
+            };
+            let error = match exit {
+                Exit::Done => return Ok(()),
+                Exit::Broken(error) => error,
+                Exit::Task(..) => continue,
+            };
+            self.machine.broken();
+            self.lanes.clear();
+            if !error.is_passing() {
+                return Err(error);
+            }
+            if self.machine.applied() > best {
+                best = self.machine.applied();
+                backoff.progress();
+            }
+            self.plan.status.error("target connection");
+            self.plan.status.waiting(PLACE, &format!("{error}: connecting again"));
+            tracing::warn!(error = %error, "target lost");
+            let Some(wait) = backoff.failed(Instant::now()) else { return Err(error) };
+            tokio::time::sleep(wait).await;
+        }
+    }
+
+    /// Connects all lanes and reads the records; on the first time writes them instead.
+    async fn open(&mut self, first: bool) -> Result<(), Error> {
+        self.round += 1;
+        let lanes = self.machine.lanes();
+        let mut found = connect::connect(&self.plan.server, &self.plan.identity, self.round, lanes).await?;
+        if first {
+            let conn = found.conns.first_mut().ok_or_else(|| self.out_of_step())?;
+            self.write_first_records(conn).await?;
+        } else {
+            let before = self.machine.replies_unseen();
+            self.machine.reread(&found.records).map_err(|lost| self.lost(lost))?;
+            self.plan.status.replies_unseen.add(self.machine.replies_unseen() - before);
+        }
+        self.lanes = found.conns.into_iter().map(LaneIo::new).collect();
+        Ok(())
+    }
+
+    /// Says in the target that a copy has begun, whatever an earlier one left there.
+    async fn write_first_records(&mut self, conn: &mut Conn) -> Result<(), Error> {
+        self.machine.set_time(now_ms());
+        for lane in 0..self.machine.lanes() {
+            let text = self.machine.first_record(lane).encode();
+            let key = record::key(&self.plan.identity.job, lane);
+            conn.ask(&[&b"SET"[..], &key, text.as_bytes()]).await?;
+        }
+        Ok(())
+    }
+
+    /// Removes the job's keys from the target.
+    ///
+    /// # Errors
+    /// When the target can't be reached or refuses.
+    pub async fn remove_records(&mut self) -> Result<(), Error> {
+        let mut conn = self.plan.server.connect().await?;
+        let mut del = Vec::new();
+        encode::array_header(&mut del, self.machine.lanes() + 1);
+        encode::bulk(&mut del, b"DEL");
+        for lane in 0..self.machine.lanes() {
+            encode::bulk(&mut del, &record::key(&self.plan.identity.job, lane));
+        }
+        conn.send(&del).await?;
+        conn.reply().await?;
+        Ok(())
+    }
+
+    async fn serve(&mut self) -> Result<Exit, Error> {
+        let mut records = interval(RECORD_INTERVAL);
+        records.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut timer = Box::pin(sleep(Duration::ZERO));
+        loop {
+            match poll_fn(|cx| self.poll(cx, &mut records, &mut timer)).await? {
+                Exit::Task(lane, task) => match self.perform(&task).await {
+                    Ok(()) => self.machine.task_done(lane),
+                    Err(error) => return Ok(Exit::Broken(error)),
+                },
+                exit => return Ok(exit),
+            }
+        }
+    }
+
+    /// Does all that can be done now without waiting.
+    fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+        records: &mut Interval,
+        timer: &mut std::pin::Pin<Box<Sleep>>,
+    ) -> Poll<Result<Exit, Error>> {
+        self.machine.set_time(now_ms());
+        let tick = records.poll_tick(cx).is_ready();
+        if tick && let Some(silent) = self.silent_lane() {
+            return Poll::Ready(Ok(Exit::Broken(silent)));
+        }
+        loop {
+            let mut busy = self.take_batches(cx);
+            for lane in 0..self.lanes.len() {
+                match self.poll_lane(cx, lane, tick) {
+                    Ok(Step::Idle) => {}
+                    Ok(Step::Busy) => busy = true,
+                    Ok(Step::Exit(exit)) => return Poll::Ready(Ok(exit)),
+                    Err(error) => return Poll::Ready(Err(error)),
+                }
+            }
+            if !busy {
+                break;
+            }
+        }
+        self.report();
+        if self.ended && self.machine.is_recorded() {
+            return Poll::Ready(Ok(Exit::Done));
+        }
+        if self.ended && self.machine.is_idle() {
+            // Nothing will come that could carry the records with it.
+            for lane in 0..self.lanes.len() {
+                self.write_record(lane);
+                if let Ok(Step::Exit(exit)) = self.poll_write(cx, lane) {
+                    return Poll::Ready(Ok(exit));
+                }
+            }
+        }
+        self.set_timer(cx, timer)
+    }
+
+    fn take_batches(&mut self, cx: &mut Context<'_>) -> bool {
+        let mut taken = false;
+        while !self.ended && self.machine.queued_bytes() < QUEUED_BYTES_MAX {
+            match self.batches.poll_recv(cx) {
+                Poll::Ready(Some(batch)) => self.machine.push(batch),
+                Poll::Ready(None) => self.ended = true,
+                Poll::Pending => break,
+            }
+            taken = true;
+        }
+        taken
+    }
+
+    fn poll_lane(&mut self, cx: &mut Context<'_>, lane: LaneId, tick: bool) -> Result<Step, Error> {
+        let now = Instant::now();
+        let Some(io) = self.lanes.get_mut(lane) else { return Ok(Step::Idle) };
+        if io.resume_at.is_some_and(|at| at <= now) {
+            io.resume_at = None;
+            self.machine.resume(lane);
+        }
+        let mut step = Step::Idle;
+        if io.resume_at.is_none() && self.tokens.available(now) {
+            if !self.machine.awaits_answer(lane) {
+                io.heard = now;
+            }
+            let before = io.out.len();
+            if let Some(task) = self.machine.send(lane, &mut io.out) {
+                return Ok(Step::Exit(Exit::Task(lane, task)));
+            }
+            self.tokens.spend(io.out.len() - before);
+        }
+        if tick && io.out.is_empty() {
+            self.write_record(lane);
+        }
+        match self.poll_write(cx, lane)? {
+            Step::Idle => {}
+            other => step = other,
+        }
+        if let Step::Exit(_) = step {
+            return Ok(step);
+        }
+        match self.poll_read(cx, lane)? {
+            Step::Idle => Ok(step),
+            other => Ok(other),
+        }
+    }
+
+    fn write_record(&mut self, lane: LaneId) {
+        if let Some(io) = self.lanes.get_mut(lane) {
+            self.machine.send_record(lane, &mut io.out);
+        }
+    }
+
+    fn poll_write(&mut self, cx: &mut Context<'_>, lane: LaneId) -> Result<Step, Error> {
+        let Some(io) = self.lanes.get_mut(lane) else { return Ok(Step::Idle) };
+        let mut step = Step::Idle;
+        while io.written < io.out.len() {
+            match io.conn.poll_write(cx, io.out.get(io.written..).unwrap_or_default()) {
+                Poll::Ready(Ok(n)) if n > 0 => {
+                    io.written += n;
+                    self.plan.status.bytes_to_target.add(n as u64);
+                    step = Step::Busy;
+                }
+                Poll::Ready(Ok(_)) => return Ok(io.broken(std::io::ErrorKind::WriteZero.into())),
+                Poll::Ready(Err(error)) => return Ok(io.broken(error)),
+                Poll::Pending => return Ok(step),
+            }
+        }
+        io.out.clear();
+        io.written = 0;
+        match io.conn.poll_flush(cx) {
+            Poll::Ready(Err(error)) => Ok(io.broken(error)),
+            Poll::Ready(Ok(())) | Poll::Pending => Ok(step),
+        }
+    }
+
+    fn poll_read(&mut self, cx: &mut Context<'_>, lane: LaneId) -> Result<Step, Error> {
+        let mut step = Step::Idle;
+        loop {
+            let Some(io) = self.lanes.get_mut(lane) else { return Ok(step) };
+            let read = match io.conn.poll_read(cx, &mut self.read_buf) {
+                Poll::Ready(Ok(0)) => return Ok(io.broken(std::io::ErrorKind::UnexpectedEof.into())),
+                Poll::Ready(Ok(n)) => n,
+                Poll::Ready(Err(error)) => return Ok(io.broken(error)),
+                Poll::Pending => return Ok(step),
+            };
+            io.heard = Instant::now();
+            step = Step::Busy;
+            if let Some(exit) = self.take_answers(lane, read)? {
+                return Ok(Step::Exit(exit));
+            }
+            if read < self.read_buf.len() {
+                return Ok(step);
+            }
+        }
+    }
+
+    /// Hands the answers among the `read` bytes just received on `lane` to the machine.
+    fn take_answers(&mut self, lane: LaneId, read: usize) -> Result<Option<Exit>, Error> {
+        let mut buf = std::mem::take(&mut self.read_buf);
+        let Some(io) = self.lanes.get_mut(lane) else { return Ok(None) };
+        let mut held = std::mem::take(&mut io.input);
+        let mut scanner = std::mem::take(&mut io.scanner);
+        let fresh = buf.get(..read).unwrap_or_default();
+        let mut input: &[u8] = if held.is_empty() {
+            fresh
+        } else {
+            held.extend_from_slice(fresh);
+            &held
+        };
+        let mut result = Ok(None);
+        loop {
+            let Ok((used, scanned)) = scanner.scan(input) else {
+                result = Ok(Some(Exit::Broken(self.out_of_step())));
+                break;
+            };
+            input = input.get(used..).unwrap_or_default();
+            let Some(scanned) = scanned else { break };
+            let event = match self.machine.answer(lane, scanned) {
+                Ok(None) => continue,
+                Ok(Some(event)) => event,
+                Err(_) => {
+                    result = Ok(Some(Exit::Broken(self.out_of_step())));
+                    break;
+                }
+            };
+            result = self.take_event(lane, event);
+            if !matches!(result, Ok(None)) {
+                break;
+            }
+        }
+        let rest = input.to_vec();
+        buf.resize(READ_BYTES, 0);
+        self.read_buf = buf;
+        if let Some(io) = self.lanes.get_mut(lane) {
+            io.input = rest;
+            io.scanner = scanner;
+        }
+        result
+    }
+
+    fn take_event(&mut self, lane: LaneId, event: Event) -> Result<Option<Exit>, Error> {
+        let status = &self.plan.status;
+        let Some(io) = self.lanes.get_mut(lane) else { return Ok(None) };
+        match event {
+            Event::Copied { values } => status.keys_done.add(values),
+            Event::Applied { commands } => status.commands_applied.add(commands),
+            Event::Refused { words } => {
+                let code = words.split(' ').next().unwrap_or_default().to_owned();
+                status.error(&code);
+                io.waits = true;
+                status.waiting(&place(lane), &format!("target answers {code}: waiting"));
+                // A lane that waits does so for as long as it takes: the target is there, and says why.
+                let wait = io.refusals.failed(Instant::now()).unwrap_or(Duration::from_secs(5));
+                io.resume_at = Some(Instant::now() + wait);
+                return Ok(None);
+            }
+            Event::Elsewhere { words } => {
+                status.error(words.split(' ').next().unwrap_or_default());
+                return Ok(Some(Exit::Broken(Error::Elsewhere {
+                    address: self.plan.server.address.to_string(),
+                    words,
+                })));
+            }
+            Event::Faults(faults) => return self.take_faults(lane, faults),
+        }
+        if io.waits {
+            io.waits = false;
+            io.refusals.progress();
+            status.clear(&place(lane));
+        }
+        Ok(None)
+    }
+
+    fn take_faults(&mut self, lane: LaneId, faults: Vec<Fault>) -> Result<Option<Exit>, Error> {
+        for fault in faults {
+            self.plan.status.error("refused for good");
+            // A refused transaction that doesn't say which command was wrong can't be sent without it.
+            if self.plan.on_fault == OnFault::Stop || fault.what.command == "EXEC" {
+                return Err(Error::Fault(Box::new(fault)));
+            }
+            self.plan.status.commands_skipped.add(1);
+            tracing::warn!(
+                offset = %fault.what.offset, lane, db = fault.what.db, command = fault.what.command,
+                key = escape_key(&fault.what.key), error = fault.words, "left out: the target refuses it for good"
+            );
+            if !fault.applied {
+                self.machine.resume(lane);
+            }
+        }
+        Ok(None)
+    }
+
+    /// Does what plain commands can't, on a connection of its own.
+    async fn perform(&mut self, task: &Task) -> Result<(), Error> {
+        let mut conn = self.plan.server.connect().await?;
+        let in_scope = &self.plan.in_scope;
+        match task {
+            Task::RemoveScope { databases } => {
+                for &db in databases {
+                    scan::remove(&mut conn, db, |key| in_scope(db, key)).await?;
+                }
+            }
+            Task::RemoveLeftovers { copied } => {
+                let hash = self.plan.key_hash;
+                let mut removed = 0;
+                for &db in &self.plan.databases {
+                    let doomed = |key: &[u8]| in_scope(db, key) && !copied.contains(&hash(db, key));
+                    removed += scan::remove(&mut conn, db, doomed).await?;
+                }
+                tracing::info!(keys = removed, "removed what an earlier copy had left");
+            }
+        }
+        Ok(())
+    }
+
+    fn report(&mut self) {
+        let applied = self.machine.applied();
+        if applied != self.reported
+            && let Some(offset) = applied
+        {
+            self.reported = applied;
+            (self.plan.applied)(offset);
+        }
+    }
+
+    /// Wakes the task when the next refused lane may send again, or the rate allows more.
+    fn set_timer(
+        &mut self,
+        cx: &mut Context<'_>,
+        timer: &mut std::pin::Pin<Box<Sleep>>,
+    ) -> Poll<Result<Exit, Error>> {
+        let resume = self.lanes.iter().filter_map(|io| io.resume_at).min();
+        let next = resume.into_iter().chain(self.tokens.next()).min();
+        if let Some(at) = next {
+            timer.as_mut().reset(at.into());
+            if timer.as_mut().poll(cx).is_ready() {
+                cx.waker().wake_by_ref();
+            }
+        }
+        Poll::Pending
+    }
+
+    fn silent_lane(&self) -> Option<Error> {
+        let owed = |lane: LaneId| self.machine.awaits_answer(lane);
+        let silent = self.lanes.iter().enumerate().any(|(lane, io)| owed(lane) && io.heard.elapsed() > SILENCE_MAX);
+        silent.then(|| Error::Silent {
+            address: self.plan.server.address.to_string(),
+            seconds: SILENCE_MAX.as_secs(),
+        })
+    }
+
+    fn out_of_step(&self) -> Error {
+        Error::OutOfStep { address: self.plan.server.address.to_string() }
+    }
+
+    fn lost(&self, lost: Lost) -> Error {
+        Error::Lost { address: self.plan.server.address.to_string(), lost }
+    }
+}
+
+enum Step {
+    Idle,
+    Busy,
+    Exit(Exit),
+}
+
+impl LaneIo {
+    fn new(conn: Conn) -> Self {
+        LaneIo {
+            conn,
+            out: Vec::new(),
+            written: 0,
+            input: Vec::new(),
+            scanner: Scanner::new(),
+            resume_at: None,
+            refusals: Backoff::new(None),
+            waits: false,
+            heard: Instant::now(),
+        }
+    }
+
+    fn broken(&self, error: std::io::Error) -> Step {
+        Step::Exit(Exit::Broken(self.conn.lost(error).into()))
+    }
+}
+
+/// A bound on the bytes a second, as a bucket that fills with time and may go below empty.
+struct Tokens {
+    rate: Option<u64>,
+    level: f64,
+    since: Instant,
+}
+
+impl Tokens {
+    fn new(rate: Option<u64>) -> Self {
+        Tokens { rate, level: 0.0, since: Instant::now() }
+    }
+
+    fn available(&mut self, now: Instant) -> bool {
+        let Some(rate) = self.rate else { return true };
+        let rate = rate as f64;
+        // At most a tenth of a second's worth is saved up.
+        self.level = (self.level + now.duration_since(self.since).as_secs_f64() * rate).min(rate / 10.0);
+        self.since = now;
+        self.level >= 0.0
+    }
+
+    fn spend(&mut self, bytes: usize) {
+        self.level -= if self.rate.is_some() { bytes as f64 } else { 0.0 };
+    }
+
+    /// When more may be sent, if not now.
+    fn next(&self) -> Option<Instant> {
+        let rate = self.rate.filter(|_| self.level < 0.0)?;
+        Some(self.since + Duration::from_secs_f64(-self.level / rate as f64))
+    }
+}
+
+fn place(lane: LaneId) -> String {
+    format!("lane {lane}")
+}
+
+fn now_ms() -> i64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    now.map_or(0, |d| i64::try_from(d.as_millis()).unwrap_or(i64::MAX))
+}

@@ -1,0 +1,105 @@
+//! What is asked of a target before anything is written to it.
+
+use super::{Error, escape_key, scan};
+use crate::net::conn::{Conn, Server};
+use crate::net::info::Info;
+use crate::resp::reply::Reply;
+
+/// A target as it was found.
+#[derive(Debug, Clone)]
+pub struct Found {
+    pub info: Info,
+    pub run_id: String,
+    /// The RDB version in the footer of its DUMP payloads.
+    pub footer_version: u16,
+}
+
+/// The key that DUMP is tried with.
+const SCRATCH_KEY: &[u8] = b"keyferry:scratch";
+
+/// Asks who the target is, and whether it is fit to be written to.
+///
+/// # Errors
+/// When it can't be reached, is no primary, is a cluster, or evicts keys.
+pub async fn ask(server: &Server, allow_eviction: bool) -> Result<Found, Error> {
+    let address = || server.address.to_string();
+    let mut conn = server.connect().await?;
+    let info = Info::parse(conn.ask(&[b"INFO"]).await?.bytes().unwrap_or_default());
+    if info.get("cluster_enabled") == Some("1") {
+        return Err(Error::Cluster { address: address() });
+    }
+    match info.get("role") {
+        None | Some("master") => {}
+        Some(role) => return Err(Error::NotPrimary { address: address(), role: role.to_owned() }),
+    }
+    let policy = info.get("maxmemory_policy").unwrap_or_default();
+    if policy.starts_with("allkeys-") && !allow_eviction {
+        return Err(Error::Evicts { address: address(), policy: policy.to_owned() });
+    }
+    let footer_version = footer_version(&mut conn).await?;
+    Ok(Found { run_id: info.get("run_id").unwrap_or_default().to_owned(), info, footer_version })
+}
+
+/// The version that the target's own payloads carry: what it writes it surely takes, whatever its version string says.
+async fn footer_version(conn: &mut Conn) -> Result<u16, Error> {
+    conn.ask(&[&b"SET"[..], SCRATCH_KEY, b"1"]).await?;
+    let dump = conn.ask(&[&b"DUMP"[..], SCRATCH_KEY]).await;
+    conn.ask(&[&b"DEL"[..], SCRATCH_KEY]).await?;
+    let dump = dump?;
+    let payload = dump.bytes().unwrap_or_default();
+    let footer = payload.len().checked_sub(10).and_then(|at| payload.get(at..at + 2));
+    Ok(footer.and_then(|b| b.try_into().ok()).map_or(0, u16::from_le_bytes))
+}
+
+/// Looks whether every database that is written to exists.
+///
+/// # Errors
+/// `NoDatabase` for the first that doesn't.
+pub async fn databases(server: &Server, databases: impl Iterator<Item = u32>) -> Result<(), Error> {
+    let mut conn = server.connect().await?;
+    for db in databases {
+        if let Reply::Error(words) = conn.call(&[b"SELECT", db.to_string().as_bytes()]).await? {
+            return Err(Error::NoDatabase { address: server.address.to_string(), db, words });
+        }
+    }
+    Ok(())
+}
+
+/// Looks whether the target holds a key in scope.
+///
+/// # Errors
+/// `ExistingKeys` if so.
+pub async fn no_existing_keys(
+    server: &Server,
+    databases: &[u32],
+    in_scope: impl Fn(u32, &[u8]) -> bool,
+) -> Result<(), Error> {
+    let mut conn = server.connect().await?;
+    let (mut keys, mut example) = (0, None);
+    for &db in databases {
+        scan::each_key(&mut conn, db, |key| {
+            if in_scope(db, key) {
+                keys += 1;
+                example.get_or_insert_with(|| (db, escape_key(key)));
+            }
+        })
+        .await?;
+    }
+    match example {
+        None => Ok(()),
+        Some((db, example)) => {
+            Err(Error::ExistingKeys { address: server.address.to_string(), keys, db, example })
+        }
+    }
+}
+
+/// Empties the whole target.
+///
+/// # Errors
+/// When it can't be reached or refuses.
+pub async fn flush(server: &Server, version: (u16, u16, u16)) -> Result<(), Error> {
+    let mut conn = server.connect().await?;
+    let command: &[&[u8]] = if version >= (4, 0, 0) { &[b"FLUSHALL", b"ASYNC"] } else { &[b"FLUSHALL"] };
+    conn.ask(command).await?;
+    Ok(())
+}

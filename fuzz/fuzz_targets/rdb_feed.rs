@@ -1,0 +1,80 @@
+//! RDB files: any bytes at any split give the same events, values decode or fail, big ones in pieces; nothing panics.
+#![no_main]
+
+use keyferry::rdb::{Decoder, Event, Limits, decode, validate};
+use keyferry_fuzz::{pieces, steer};
+use libfuzzer_sys::fuzz_target;
+
+/// What to do with a value over the limit.
+#[derive(Clone, Copy)]
+enum Big {
+    Skip,
+    Stream,
+    Buffer,
+}
+
+fn events<'a>(pieces: impl IntoIterator<Item = &'a [u8]>, limits: &Limits, big: Big) -> Vec<String> {
+    let mut decoder = Decoder::new(limits.clone());
+    let mut seen = Vec::new();
+    for piece in pieces {
+        decoder.feed(piece);
+        loop {
+            let is_big = match decoder.next() {
+                Ok(None) => break,
+                Ok(Some(Event::BigKey(head))) => {
+                    seen.push(format!("{head:?}"));
+                    true
+                }
+                Ok(Some(Event::Key(key))) => {
+                    seen.push(format!("{key:?}"));
+                    let decoded = decode(&key.value, limits);
+                    let valid = validate(&key.value, limits);
+                    assert_eq!(decoded.is_ok(), valid.is_ok(), "{decoded:?} but {valid:?}");
+                    false
+                }
+                Ok(Some(Event::End { crc_checked })) => {
+                    seen.push(format!("end {crc_checked}"));
+                    return seen;
+                }
+                Ok(Some(event)) => {
+                    seen.push(format!("{event:?}"));
+                    false
+                }
+                Err(error) => {
+                    seen.push(error.to_string());
+                    return seen;
+                }
+            };
+            match big {
+                _ if !is_big => {}
+                Big::Skip => decoder.skip_value(),
+                Big::Stream => {
+                    if decoder.stream_value().is_err() {
+                        decoder.skip_value();
+                    }
+                }
+                Big::Buffer => decoder.buffer_value(1 << 20),
+            }
+        }
+    }
+    seen
+}
+
+fuzz_target!(|data: &[u8]| {
+    let Some((head, file)) = steer::<4>(data) else { return };
+    let [way, cuts @ ..] = head;
+    let small = Limits {
+        value_bytes_max: if way & 4 == 0 { 16 } else { 1 << 16 },
+        item_bytes_max: 1 << 16,
+        element_bytes_max: 1 << 16,
+        pending_max: 1000,
+        templates_max: 100,
+        template_bytes_max: 1 << 16,
+    };
+    let big = match way & 3 {
+        0 => Big::Skip,
+        1 => Big::Buffer,
+        _ => Big::Stream,
+    };
+    assert_eq!(events([file], &small, big), events(pieces(&cuts, file), &small, big));
+});

@@ -234,7 +234,7 @@ fn until_link_up(client: &mut Client) {
 fn time_to_keys(client: &mut Client, want: i64, started: Instant) -> f64 {
     let mut seen: Vec<(f64, i64)> = Vec::new();
     loop {
-        let keys = client.dbsize();
+        let keys = client.ask(&cmd!["DBSIZE"]).map_or(0, |n| n.int());
         let now = started.elapsed().as_secs_f64();
         if seen.last().is_none_or(|&(_, last)| last != keys) {
             seen.push((now, keys));

@@ -15,7 +15,7 @@ host=$(rustc -vV | sed -n 's/^host: //p')
 export RUSTFLAGS="${RUSTFLAGS:-} --cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table -Cllvm-args=-sanitizer-coverage-trace-compares"
 bins=()
 for name in $names; do bins+=(--bin "$name"); done
-cargo build --release --locked --target "$host" "${bins[@]}"
+cargo build --release --target "$host" "${bins[@]}"
 
 failed=0
 for name in $names; do

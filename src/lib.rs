@@ -9,6 +9,7 @@ pub mod commands;
 pub mod delivery;
 pub mod filter;
 pub mod rdb;
+pub mod route;
 pub mod repl;
 pub mod resp;
 // L2: the outside world

@@ -1,9 +1,31 @@
 //! RDB files: any bytes at any split give the same events, values decode or fail, big ones in pieces; nothing panics.
 #![no_main]
 
-use keyferry::rdb::{Decoder, Event, Limits, decode, validate};
+use keyferry::rdb::{Decoder, Event, Limits, Piece, decode, validate};
 use keyferry_fuzz::{pieces, steer};
 use libfuzzer_sys::fuzz_target;
+
+/// Adds a piece of a big value. How much a piece holds depends on how the bytes came, so pieces of one kind are joined.
+fn add_piece(seen: &mut Vec<String>, piece: Piece) {
+    if let Piece::StringBytes { bytes, .. } = piece {
+        seen.extend(bytes.iter().map(|b| format!("byte {b}")));
+        return;
+    }
+    let words = format!("{piece:?}");
+    let list = words.split_once("([").and_then(|(kind, rest)| Some((kind, rest.strip_suffix("])")?)));
+    let Some((kind, items)) = list else {
+        seen.push(words);
+        return;
+    };
+    if items.is_empty() {
+        return;
+    }
+    let same = format!("{kind}: ");
+    match seen.last_mut() {
+        Some(last) if last.starts_with(&same) => *last += &format!(", {items}"),
+        _ => seen.push(format!("{same}{items}")),
+    }
+}
 
 /// What to do with a value over the limit.
 #[derive(Clone, Copy)]
@@ -35,6 +57,10 @@ fn events<'a>(pieces: impl IntoIterator<Item = &'a [u8]>, limits: &Limits, big: 
                 Ok(Some(Event::End { crc_checked })) => {
                     seen.push(format!("end {crc_checked}"));
                     return seen;
+                }
+                Ok(Some(Event::BigPiece(piece))) => {
+                    add_piece(&mut seen, piece);
+                    false
                 }
                 Ok(Some(event)) => {
                     seen.push(format!("{event:?}"));

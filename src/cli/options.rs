@@ -23,9 +23,8 @@ use crate::net::secret::Secret;
 #[derive(Debug, clap::Args)]
 #[command(hide_possible_values = true)]
 pub struct JobOptions {
-    /// A job file (ends in .toml), then or instead the source's and the target's URL:
-    /// redis://[[user]:password@]host[:port][/db], rediss:// for TLS
-    #[arg(value_name = "JOB.toml | SOURCE TARGET", num_args = 0..=3, hide_short_help = false)]
+    /// A job file (*.toml), or two URLs: redis://[[user]:password@]host[:port][/db], rediss:// for TLS
+    #[arg(value_name = "JOB.toml | SOURCE TARGET", num_args = 0..=3)]
     places: Vec<String>,
     #[command(flatten)]
     ends: Ends,
@@ -42,10 +41,10 @@ pub struct JobOptions {
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Ends (each also with --target-...)")]
 struct Ends {
-    /// Where to read; a password here shows in `ps`: see the next line [no default]
+    /// Where to read; same as the first URL [no default]
     #[arg(long, value_name = "URL")]
     source: Option<String>,
-    /// File with the password; or set KEYFERRY_SOURCE_PASSWORD [default: the URL's]
+    /// File with the password [default: the URL's, else KEYFERRY_SOURCE_PASSWORD]
     #[arg(long, value_name = "FILE")]
     source_password_file: Option<PathBuf>,
     /// PEM file of the CAs to trust [default: the system's store]
@@ -66,7 +65,7 @@ struct Ends {
     /// Announced address to reachable one, behind NAT: A=B,C=D [default: none]
     #[arg(long, value_name = "MAP", value_parser = AddressMap::parse)]
     source_address_map: Option<AddressMap>,
-    /// Where to write [no default]
+    /// Where to write; same as the second URL [no default]
     #[arg(long, value_name = "URL")]
     target: Option<String>,
     #[arg(long, value_name = "FILE", hide = true)]
@@ -115,10 +114,10 @@ struct What {
     /// End when caught up with the copy [default: off, follow until stopped]
     #[arg(long)]
     once: bool,
-    /// How the copy is taken: snapshot or scan [default: snapshot]
+    /// How the copy is taken: snapshot, or scan (not yet) [default: snapshot]
     #[arg(long, value_name = "HOW", value_parser = word::<CopyBy>())]
     copy: Option<CopyBy>,
-    /// Read from a replica where there is one [default: off]
+    /// Read from a replica where there is one (not yet) [default: off]
     #[arg(long)]
     prefer_replica: bool,
 }
@@ -126,7 +125,7 @@ struct What {
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "How to write")]
 struct Writing {
-    /// Keys in scope that the target has: refuse, replace, or keep (with --once) [default: refuse]
+    /// Keys the target already has: refuse, replace, keep (with --once) [default: refuse]
     #[arg(long, value_name = "WHAT", value_parser = word::<Existing>())]
     existing: Option<Existing>,
     /// Empty the target first; asks [default: off]
@@ -135,22 +134,22 @@ struct Writing {
     /// Answer yes to questions [default: off]
     #[arg(long)]
     yes: bool,
-    /// Connections to the target, 1 to 64; 1 keeps the source's order [default: measured]
+    /// Connections to the target, 1 to 64; 1 keeps all in order [default: measured]
     #[arg(long, value_name = "N")]
     lanes: Option<u16>,
     /// A command the target refuses for good: stop, skip or recopy [default: stop]
     #[arg(long, value_name = "WHAT", value_parser = word::<OnError>())]
     on_error: Option<OnError>,
-    /// How much later expiries are written while following; 0 = exact [default: 1h]
+    /// How much later expiries are written while following (no effect yet) [default: 1h]
     #[arg(long, value_name = "TIME")]
     expiry_grace: Option<Span>,
-    /// Pause before the target's memory is so full: 90% [default: off]
+    /// Pause before the target's memory is so full: 90% (not yet) [default: off]
     #[arg(long, value_name = "PERCENT")]
     guard_memory: Option<String>,
     /// Accept a target with an allkeys-* policy [default: off]
     #[arg(long)]
     allow_eviction: bool,
-    /// Write the nearest value that the target can hold, and count it [default: off]
+    /// Write the nearest value that the target can hold (not yet) [default: off]
     #[arg(long)]
     lossy: bool,
 }
@@ -164,10 +163,10 @@ struct Running {
     /// Ceiling for everything buffered [default: 256MiB]
     #[arg(long, value_name = "SIZE")]
     memory: Option<Bytes>,
-    /// Ceiling on disk, when memory is used up [default: 20GiB]
+    /// Ceiling on disk, when memory is used up (no effect yet) [default: 20GiB]
     #[arg(long, value_name = "SIZE")]
     spool: Option<Bytes>,
-    /// Folder for it [default: the job's, under the state directory]
+    /// Folder for it (no effect yet) [default: the job's, under the state directory]
     #[arg(long, value_name = "DIR")]
     spool_dir: Option<PathBuf>,
     /// Bytes a second to the target: 50MiB [default: no limit]
@@ -205,7 +204,7 @@ struct Showing {
     /// File to append the log to [default: standard error]
     #[arg(long, value_name = "FILE")]
     log_file: Option<PathBuf>,
-    /// Serve status and metrics at an address [default: off]
+    /// Serve status and metrics at an address (not yet) [default: off]
     #[arg(long, value_name = "ADDR")]
     http: Option<String>,
 }

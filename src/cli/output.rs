@@ -41,12 +41,11 @@ pub fn command_line_error(error: &clap::Error, arguments: &[OsString]) -> Exit {
     let text = error.render();
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
-            let colour = may_colour(io::stdout().is_terminal());
-            data(&if colour {
-                text.ansi().to_string()
-            } else {
-                text.to_string()
-            });
+            let text = match may_colour(io::stdout().is_terminal()) {
+                true => text.ansi().to_string(),
+                false => text.to_string(),
+            };
+            data(&format!("{}\n", text.trim_end()));
             Exit::Done
         }
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
@@ -55,18 +54,25 @@ pub fn command_line_error(error: &clap::Error, arguments: &[OsString]) -> Exit {
         }
         _ => {
             let text = hide_arguments_credentials(text.to_string(), arguments);
-            let mut lines = text.lines();
-            let first = lines.next().unwrap_or_default();
-            labelled("error", "31", first.trim_start_matches("error: "));
-            for more in lines.filter(|line| !line.trim().is_empty()) {
-                match more.trim_start().strip_prefix("tip: ") {
-                    Some(tip) => labelled("hint", "36", tip),
-                    None => line(more),
-                }
-            }
+            report_mistake(&text);
             Exit::Usage
         }
     }
+}
+
+/// clap's `error: ...`, details, `  tip: ...`, usage and advice, as an error and a hint.
+fn report_mistake(text: &str) {
+    let (first, more) = text.split_once('\n').unwrap_or((text, ""));
+    labelled("error", "31", first.trim_start_matches("error: "));
+    let mut hint = None;
+    for detail in more.lines().map(str::trim) {
+        match detail.strip_prefix("tip: ") {
+            Some(tip) => hint = Some(tip),
+            None if detail.is_empty() || detail.starts_with("For more information") => {}
+            None => line(&format!("  {detail}")),
+        }
+    }
+    labelled("hint", "36", hint.unwrap_or("--help tells more"));
 }
 
 /// Whether somebody is there to answer.

@@ -263,7 +263,7 @@ fn time_left(now: &Snapshot, rates: &Rates) -> Option<Duration> {
         _ => rates.keys,
     };
     let left = total.checked_sub(done).filter(|left| *left > 0)?;
-    left.checked_div(rate).map(Duration::from_secs)
+    (rate > 0).then(|| Duration::try_from_secs_f64(left as f64 / rate as f64).ok())?
 }
 
 #[cfg(test)]

@@ -1,23 +1,26 @@
 //! `keyferry sync`: copies everything in scope, then follows the source.
 
-use std::fmt;
 use std::sync::Arc;
 
 use super::options::JobOptions;
 use super::progress::Display;
 use super::{Exit, logging, output, summary};
 use crate::config::valid::Job;
-use crate::status::{Status, Summary};
+use crate::filter::{self, Scope, ScopeSpec, TypeName};
+use crate::pipeline::{self, Severity};
+use crate::status::Status;
+
+const AFTER_HELP: &str = "\
+Options beat the job file, and the job file beats the environment. Sizes and times have units.
+Passwords on the command line show in `ps`: rather use KEYFERRY_SOURCE_PASSWORD and
+KEYFERRY_TARGET_PASSWORD, or the password files. Ctrl-C ends cleanly, a second one at once.
+Exit codes: 0 done, 1 failed, 2 usage, 3 refused before the start, 5 stopped and resumable.";
 
 /// Copy everything in scope, then follow the source until stopped
-///
-/// keyferry joins the source as a replica, copies its snapshot, and applies what is written there since.
-/// Ctrl-C ends it cleanly. Sizes and times are written with units (256MiB, 20s).
 #[derive(Debug, clap::Args)]
 #[command(
     override_usage = "keyferry sync [JOB.toml] [SOURCE TARGET] [options]",
-    after_help = "Passwords on the command line show in `ps`: use KEYFERRY_SOURCE_PASSWORD and KEYFERRY_TARGET_PASSWORD, or --source-password-file.\n\
-                  Options beat the job file, the job file beats the environment. Exit codes: 0 done, 1 failed, 2 usage, 3 refused before the start, 5 resumable."
+    after_help = AFTER_HELP
 )]
 pub struct Arguments {
     #[command(flatten)]
@@ -42,9 +45,16 @@ pub fn run(arguments: Arguments) -> Exit {
     if job.flush_target && !job.yes && !confirm_flush(&job) {
         return Exit::Usage;
     }
+    let scope = match scope(&job) {
+        Ok(scope) => scope,
+        Err(error) => {
+            output::error(&error.to_string(), None);
+            return Exit::Usage;
+        }
+    };
     let status = Arc::new(Status::new(&job.name));
     let display = Display::start(Arc::clone(&status), job.progress);
-    let result = run_pipeline(job, status);
+    let result = pipeline::run(job, scope, status);
     display.end();
     match result {
         Ok(done) => {
@@ -52,10 +62,31 @@ pub fn run(arguments: Arguments) -> Exit {
             Exit::Done
         }
         Err(error) => {
-            output::error(&error.to_string(), error.hint());
-            error.exit()
+            output::error(&error.to_string(), error.hint().as_deref());
+            match error.severity() {
+                Severity::Failed => Exit::Failed,
+                Severity::Usage => Exit::Usage,
+                Severity::NoGo => Exit::NoGo,
+                Severity::Resumable => Exit::Resumable,
+            }
         }
     }
+}
+
+/// The rules of what is copied, compiled.
+fn scope(job: &Job) -> Result<Scope, filter::Error> {
+    let said = job.scope.clone();
+    let types = said.types.map(|names| names.iter().map(|name| TypeName::parse(name)).collect());
+    Scope::new(ScopeSpec {
+        databases: said.databases,
+        database_map: said.database_map,
+        keys: said.keys,
+        not_keys: said.not_keys,
+        key_regexes: said.key_regexes,
+        not_key_regexes: said.not_key_regexes,
+        types: types.transpose()?,
+        not_commands: said.not_commands,
+    })
 }
 
 /// Asks whether the target may be emptied; says why not, if not.
@@ -75,29 +106,4 @@ fn confirm_flush(job: &Job) -> bool {
         output::error("not confirmed: nothing was changed", None);
     }
     confirmed
-}
-
-// ---- TO BE REPLACED AT THE MERGE: crate::pipeline::run and its Error take this place. ----
-
-#[derive(Debug)]
-struct NotWired;
-
-impl fmt::Display for NotWired {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("not wired: the pipeline is not part of this build")
-    }
-}
-
-impl NotWired {
-    fn hint(&self) -> Option<&str> {
-        None
-    }
-
-    fn exit(&self) -> Exit {
-        Exit::Failed
-    }
-}
-
-fn run_pipeline(_job: Job, _status: Arc<Status>) -> Result<Summary, NotWired> {
-    Err(NotWired)
 }

@@ -265,7 +265,7 @@ fn streams(spec: &Spec, args: Args<'_>, out: &mut SmallKeys) -> Result<(), Error
         };
     }
     let rest = args.len() - (at + 1);
-    if rest == 0 || rest % 2 != 0 {
+    if rest == 0 || !rest.is_multiple_of(2) {
         need(args, spec, args.len())?;
     }
     (at + 1..at + 1 + rest / 2).for_each(|index| out.push(index, Role::Write));
@@ -297,3 +297,6 @@ fn migrate(spec: &Spec, args: Args<'_>, out: &mut SmallKeys) -> Result<(), Error
     out.push(3, Role::Write);
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

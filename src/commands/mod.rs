@@ -13,6 +13,7 @@
 //! Names are compared without regard to case; everything else is bytes.
 
 mod caps;
+mod cut;
 mod judge;
 mod keys;
 mod learnt;
@@ -23,6 +24,7 @@ mod rows;
 mod table;
 
 pub use caps::{Since, TargetCaps};
+pub use cut::{cut, is_key_list};
 pub use judge::{CopyKey, Databases, Verdict, Why, judge};
 pub use keys::{KeyAt, Role, SmallKeys, keys};
 pub use learnt::{CommandInfo, Learnt, LearntError, MovableKeys};

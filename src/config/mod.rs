@@ -13,6 +13,8 @@ pub mod words;
 use std::io;
 use std::path::PathBuf;
 
+use crate::net::secret::hide_credentials;
+
 /// A mistake in what the user asked for. Never holds a password.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -35,9 +37,10 @@ pub enum Error {
 }
 
 impl Error {
+    /// A mistake in what was asked for. `message` may quote what was typed: credentials in it are hidden here.
     pub fn usage(message: impl Into<String>, hint: impl Into<String>) -> Self {
         Error::Usage {
-            message: message.into(),
+            message: hide_credentials(&message.into()),
             hint: Some(hint.into()),
         }
     }

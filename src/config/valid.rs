@@ -374,13 +374,12 @@ fn scope(
     if let Some(database) = target.database {
         map_all_to(database, databases.as_deref(), &mut map)?;
     }
-    if let Some(list) = &databases {
-        if let Some(from) = map.keys().find(|from| !list.contains(from)) {
-            return Err(Error::usage(
-                format!("--db-map maps database {from}, which is not among those of --db"),
-                format!("add {from} to --db, or take it out of --db-map"),
-            ));
-        }
+    let in_scope = |db: &u32| databases.as_ref().is_none_or(|list| list.contains(db));
+    if let Some(from) = map.keys().find(|from| !in_scope(from)) {
+        return Err(Error::usage(
+            format!("--db-map maps database {from}, which is not among those of --db"),
+            format!("add {from} to --db, or take it out of --db-map"),
+        ));
     }
     note_merges(databases.as_deref(), &map, notes);
     check_regexes("--key-regex", raw.key_regexes.as_deref())?;

@@ -64,9 +64,17 @@ fn job_name_is_derived_from_the_addresses_alone() {
     }
 }
 
+/// Each text is refused with these words.
+fn refused(cases: &[(&str, &str)]) {
+    for (text, words) in cases {
+        let said = said(text);
+        assert!(said.contains(words), "{said}\nwant: {words}");
+    }
+}
+
 #[test]
-fn job_with_contradictions_is_refused_with_a_hint() {
-    for (text, words) in [
+fn ends_that_contradict_themselves_are_refused_with_a_hint() {
+    refused(&[
         ("", "neither a source nor a target is given"),
         (
             "[source]\nurl = 'redis://a'",
@@ -89,39 +97,6 @@ fn job_with_contradictions_is_refused_with_a_hint() {
             "--target-cert and --target-key belong together",
         ),
         (
-            &format!("{BOTH}existing = 'keep'"),
-            "--existing keep works only with --once",
-        ),
-        (
-            &format!("{BOTH}lanes = 0"),
-            "--lanes 0 is out of range: 1 to 64",
-        ),
-        (&format!("{BOTH}lanes = 65"), "--lanes 65 is out of range"),
-        (
-            &format!("{BOTH}[limits]\nmemory = '15MiB'"),
-            "too little | 16 MiB is the least",
-        ),
-        (
-            &format!("{BOTH}[filter]\ndatabases = []"),
-            "--db names nothing",
-        ),
-        (
-            &format!("{BOTH}[filter]\ntypes = []"),
-            "--type names nothing",
-        ),
-        (
-            &format!("{BOTH}[filter]\ndatabases = [1]\ndatabase_map = {{ 2 = 0 }}"),
-            "--db-map maps database 2, which is not among those of --db",
-        ),
-        (
-            &format!("{BOTH}[filter]\nkey_regexes = ['a(']"),
-            "--key-regex 'a(' is not a regular expression: unclosed group",
-        ),
-        (
-            &format!("{BOTH}[filter]\nnot_commands = ['a|b|c']"),
-            "--not-command 'a|b|c' is not a command",
-        ),
-        (
             &ends("redis://a", "redis://b/0", ""),
             "the target's URL names database 0, but the job copies several",
         ),
@@ -139,10 +114,38 @@ fn job_with_contradictions_is_refused_with_a_hint() {
             ),
             "database 2 goes to 3 by --db-map, to 1 by the target's URL",
         ),
-    ] {
-        let said = said(text);
-        assert!(said.contains(words), "{said}\nwant: {words}");
-    }
+    ]);
+}
+
+#[test]
+fn values_out_of_their_range_are_refused_with_a_hint() {
+    let with = |more: &str| format!("{BOTH}{more}");
+    refused(&[
+        (
+            &with("existing = 'keep'"),
+            "--existing keep works only with --once",
+        ),
+        (&with("lanes = 0"), "--lanes 0 is out of range: 1 to 64"),
+        (&with("lanes = 65"), "--lanes 65 is out of range"),
+        (
+            &with("[limits]\nmemory = '15MiB'"),
+            "too little | 16 MiB is the least",
+        ),
+        (&with("[filter]\ndatabases = []"), "--db names nothing"),
+        (&with("[filter]\ntypes = []"), "--type names nothing"),
+        (
+            &with("[filter]\ndatabases = [1]\ndatabase_map = { 2 = 0 }"),
+            "--db-map maps database 2, which is not among those of --db",
+        ),
+        (
+            &with("[filter]\nkey_regexes = ['a(']"),
+            "--key-regex 'a(' is not a regular expression: unclosed group",
+        ),
+        (
+            &with("[filter]\nnot_commands = ['a|b|c']"),
+            "--not-command 'a|b|c' is not a command",
+        ),
+    ]);
 }
 
 #[test]

@@ -98,8 +98,8 @@ impl Chunk {
 /// Doing it twice is the same as once.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Task {
-    /// Remove every key in scope from these target databases.
-    RemoveScope { databases: Vec<u32> },
+    /// Remove every key in scope from these target databases; `None`: from all.
+    RemoveScope { databases: Option<Vec<u32>> },
     /// Remove the keys in scope that the copy didn't write (`copied`: hashes, see `pipeline::decode`).
     RemoveLeftovers { copied: Arc<std::collections::HashSet<u64>> },
 }

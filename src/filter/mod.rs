@@ -5,6 +5,8 @@ mod rule;
 mod type_name;
 
 pub use glob::{Glob, GlobError, PATTERN_BYTES_MAX, STARS_MAX};
+#[cfg(test)]
+pub(crate) use rule::tests::scope_of;
 pub use rule::{PATTERNS_MAX, Scope, ScopeSpec};
 pub use type_name::TypeName;
 

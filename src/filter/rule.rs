@@ -308,4 +308,4 @@ impl Fnv {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -29,6 +29,15 @@ struct State {
     ended: bool,
     /// Counts [`Journal::interrupt`]s, so that none is missed between two reads.
     interrupts: u64,
+    /// Up to here bytes are taken whatever the budget says.
+    needed: u64,
+}
+
+impl State {
+    /// One piece always fits into an empty ring, whatever the budget.
+    fn has_room(&self, bytes: usize, bytes_max: usize) -> bool {
+        self.ring.is_empty() || self.ring.len() + bytes <= bytes_max || self.ring.end() < self.needed
+    }
 }
 
 /// How a read ended.
@@ -46,7 +55,7 @@ impl Journal {
     /// Begins at position `start` and holds at most `bytes_max` bytes.
     pub fn new(start: u64, bytes_max: usize) -> Self {
         Journal {
-            state: Mutex::new(State { ring: Ring::new(start), ended: false, interrupts: 0 }),
+            state: Mutex::new(State { ring: Ring::new(start), ended: false, interrupts: 0, needed: 0 }),
             readable: Condvar::new(),
             room: Notify::new(),
             bytes_max,
@@ -62,8 +71,7 @@ impl Journal {
             let room = self.room.notified();
             {
                 let mut state = self.lock();
-                // One piece always fits into an empty ring, whatever the budget.
-                if state.ring.is_empty() || state.ring.len() + bytes.len() <= self.bytes_max {
+                if state.has_room(bytes.len(), self.bytes_max) {
                     state.ring.append(bytes, now_ms);
                     self.readable.notify_one();
                     return waited;
@@ -76,8 +84,7 @@ impl Journal {
 
     /// True when less than `bytes` more would fit.
     pub fn is_full(&self, bytes: usize) -> bool {
-        let state = self.lock();
-        !state.ring.is_empty() && state.ring.len() + bytes > self.bytes_max
+        !self.lock().has_room(bytes, self.bytes_max)
     }
 
     /// Says that nothing more will be appended.
@@ -108,6 +115,21 @@ impl Journal {
             0 => Read::Nothing,
             n => Read::Bytes(n),
         }
+    }
+
+    /// Waits until everything before `position` was written, at most for `wait`; true if so.
+    ///
+    /// The reader itself waits here, so nothing is released meanwhile: what is needed goes beyond the budget.
+    pub fn wait_written(&self, position: u64, wait: Duration) -> bool {
+        let mut state = self.lock();
+        state.needed = position;
+        self.room.notify_one();
+        let missing = |s: &mut State| s.ring.end() < position && !s.ended;
+        let state = self
+            .readable
+            .wait_timeout_while(state, wait, missing)
+            .map_or_else(|e| e.into_inner().0, |(state, _)| state);
+        state.ring.end() >= position
     }
 
     /// Gives up the bytes before `position`: they will not be asked for again.

@@ -132,7 +132,10 @@ impl Error {
             Error::NotTls { .. } => {
                 Some("write redis:// instead of rediss://, or use the server's TLS port".into())
             }
-            Error::Handshake { .. } => None,
+            // TLS 1.2 servers say no more than "handshake failure" when they miss a client certificate.
+            Error::Handshake { side, .. } => Some(format!(
+                "if the server wants a client certificate: --{side}-cert FILE and --{side}-key FILE"
+            )),
         }
     }
 }
@@ -198,7 +201,6 @@ pub fn explain(side: Side, address: &str, error: &io::Error) -> Option<Error> {
         rustls::Error::AlertReceived(AlertDescription::CertificateRequired) => {
             Error::ClientCertificateRequired { side, address }
         }
-        // TLS 1.2 servers say "handshake failure" when they miss a client certificate.
         rustls::Error::AlertReceived(
             alert @ (AlertDescription::BadCertificate
             | AlertDescription::UnknownCA
@@ -348,3 +350,7 @@ impl ServerCertVerifier for AnyCertificate {
         self.0.signature_verification_algorithms.supported_schemes()
     }
 }
+
+#[cfg(test)]
+#[path = "tls_tests.rs"]
+mod tests;

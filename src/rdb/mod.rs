@@ -30,6 +30,7 @@ mod length;
 mod lzf;
 pub mod opcode;
 mod pack;
+mod plain;
 mod rewrite;
 mod skip;
 #[cfg(test)]
@@ -41,8 +42,9 @@ pub use decoder::{Decoder, Event, Key, KeyHead, Limits, RawValue, Skipped};
 pub use dump::{Payload, Restorer, Verified, verify};
 pub use error::{Error, Fault};
 pub use lzf::decompress as lzf_decompress;
+pub use plain::plain_string;
 pub use opcode::{Project, Version, type_name};
-pub use rewrite::{Rewriter, TargetCaps, Unsupported, commands};
+pub use rewrite::{Rewriter, TargetCaps, Unsupported, check, commands};
 pub use skip::Template;
 pub use value::{
     Array, Consumer, Group, HashField, Idempotency, IdmpRecord, Pending, Piece, Producer, Stream,

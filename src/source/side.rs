@@ -80,53 +80,53 @@ impl Side {
         Ok(position(&Info::parse(reply.bytes().unwrap_or_default())))
     }
 
-    /// Reads keys of database `db`, all at one moment, and where the stream stood at it.
+    /// Reads keys, each of a database, all at one moment, and where the stream stood at it.
     ///
     /// DUMP blocks the source while it runs: a large key costs it some time.
     /// # Errors
     /// When the source can't be reached or refuses.
-    pub async fn read_keys(&mut self, db: u32, keys: &[&[u8]]) -> Result<(Vec<Found>, Position), Error> {
-        let answer = self.try_read_keys(db, keys).await;
-        match answer {
+    pub async fn read_keys(&mut self, keys: &[(u32, &[u8])]) -> Result<(Vec<Found>, Position), Error> {
+        match self.try_read_keys(keys).await {
             Err(Error::Refused { words, .. }) if self.pexpiretime && words.contains("unknown command") => {
                 self.pexpiretime = false;
-                self.try_read_keys(db, keys).await
+                self.try_read_keys(keys).await
             }
             answer => answer,
         }
     }
 
-    async fn try_read_keys(&mut self, db: u32, keys: &[&[u8]]) -> Result<(Vec<Found>, Position), Error> {
-        let pexpiretime = self.pexpiretime;
+    async fn try_read_keys(&mut self, keys: &[(u32, &[u8])]) -> Result<(Vec<Found>, Position), Error> {
+        // PTTL was there before PEXPIRETIME (7.0); with the source's own clock it says the same.
+        let expiry: &[u8] = if self.pexpiretime { b"PEXPIRETIME" } else { b"PTTL" };
         let mut out = Vec::new();
         encode::command(&mut out, &[b"MULTI"]);
-        encode::command(&mut out, &[b"SELECT", db.to_string().as_bytes()]);
-        for key in keys {
+        for (db, key) in keys {
+            encode::command(&mut out, &[b"SELECT", db.to_string().as_bytes()]);
             encode::command(&mut out, &[b"DUMP", *key]);
-            encode::command(&mut out, &[if pexpiretime { &b"PEXPIRETIME"[..] } else { b"PTTL" }, key]);
+            encode::command(&mut out, &[expiry, key]);
         }
         encode::command(&mut out, &[b"TIME"]);
         encode::command(&mut out, &[&b"INFO"[..], b"replication"]);
         encode::command(&mut out, &[b"EXEC"]);
-        let answers = self.exec(&out, keys.len() * 2 + 4).await?;
-        let now_ms = answers.get(1 + keys.len() * 2).and_then(time_ms).unwrap_or(0);
+        let answers = self.exec(&out, keys.len() * 3 + 3).await?;
+        let now_ms = answers.get(keys.len() * 3).and_then(time_ms).unwrap_or(0);
         let info = answers.last().and_then(Reply::bytes).unwrap_or_default();
-        let found = answers.get(1..1 + keys.len() * 2).unwrap_or_default().chunks(2).map(|pair| {
-            let payload = pair.first().and_then(Reply::bytes).map(<[u8]>::to_vec);
-            let expiry = pair.get(1).and_then(Reply::integer).filter(|ms| *ms >= 0);
-            let expires_at_ms = expiry.map(|ms| if pexpiretime { ms } else { now_ms.saturating_add(ms) });
+        let found = answers.chunks_exact(3).take(keys.len()).map(|answer| {
+            let payload = answer.get(1).and_then(Reply::bytes).map(<[u8]>::to_vec);
+            let ms = answer.get(2).and_then(Reply::integer).filter(|ms| *ms >= 0);
+            let expires_at_ms = ms.map(|ms| if self.pexpiretime { ms } else { now_ms.saturating_add(ms) });
             Found { payload, expires_at_ms }
         });
         Ok((found.collect(), position(&Info::parse(info))))
     }
 
-    /// Sends a transaction and reads all its answers; returns those of EXEC.
-    async fn exec(&mut self, commands: &[u8], queued: usize) -> Result<Vec<Reply>, Error> {
+    /// Sends a transaction and reads its answers, `answers` of them with EXEC's; returns those of EXEC.
+    async fn exec(&mut self, commands: &[u8], answers: usize) -> Result<Vec<Reply>, Error> {
         let conn = self.conn().await?;
-        let answers = async {
+        let result = async {
             conn.send(commands).await?;
             let mut refused = None;
-            for _ in 0..=queued - 1 {
+            for _ in 1..answers {
                 if let Reply::Error(words) = conn.reply().await? {
                     refused.get_or_insert(words);
                 }
@@ -140,11 +140,11 @@ impl Side {
                 (other, None) => Err(conn.refused(b"EXEC", format!("{other:?}"))),
             }
         };
-        let answers = answers.await;
-        if !matches!(answers, Ok(_) | Err(Error::Refused { .. })) {
+        let result = result.await;
+        if !matches!(result, Ok(_) | Err(Error::Refused { .. })) {
             self.conn = None;
         }
-        answers
+        result
     }
 
     /// One step of listing the keys of database `db`, from `cursor` on, which is `0` again behind the last.

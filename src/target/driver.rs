@@ -18,6 +18,7 @@ use crate::delivery::standalone::{Event, Fault, Lost};
 use crate::delivery::unit::{Batch, LaneId, Task};
 use crate::net::backoff::Backoff;
 use crate::net::conn::{Conn, Server};
+use crate::net::info::Info;
 use crate::offset::ReplOffset;
 use crate::resp::encode;
 use crate::resp::reply::Scanner;
@@ -55,8 +56,6 @@ pub struct Plan {
     pub rate: Option<u64>,
     /// Whether a key of a target database is one that this job writes.
     pub in_scope: Arc<dyn Fn(u32, &[u8]) -> bool + Send + Sync>,
-    /// The databases of the target that this job writes.
-    pub databases: Vec<u32>,
     /// What a copied key is remembered by (see [`Task::RemoveLeftovers`]).
     pub key_hash: fn(u32, &[u8]) -> u64,
     pub status: Arc<Status>,
@@ -458,16 +457,18 @@ impl Driver {
     async fn perform(&mut self, task: &Task) -> Result<(), Error> {
         let mut conn = self.plan.server.connect().await?;
         let in_scope = &self.plan.in_scope;
+        let info = Info::parse(conn.ask(&[&b"INFO"[..], b"keyspace"]).await?.bytes().unwrap_or_default());
+        let filled = info.keyspace().into_iter().map(|(db, _)| db);
         match task {
             Task::RemoveScope { databases } => {
-                for &db in databases {
+                for db in filled.filter(|db| databases.as_ref().is_none_or(|list| list.contains(db))) {
                     scan::remove(&mut conn, db, |key| in_scope(db, key)).await?;
                 }
             }
             Task::RemoveLeftovers { copied } => {
                 let hash = self.plan.key_hash;
                 let mut removed = 0;
-                for &db in &self.plan.databases {
+                for db in filled {
                     let doomed = |key: &[u8]| in_scope(db, key) && !copied.contains(&hash(db, key));
                     removed += scan::remove(&mut conn, db, doomed).await?;
                 }

@@ -183,11 +183,9 @@ pub fn xsetid(call: &Call<'_>) -> Result<Rewrite, Error> {
 /// `XGROUP CREATE key group id [MKSTREAM] [ENTRIESREAD n]` and `XGROUP SETID key group id [ENTRIESREAD n]`
 pub fn xgroup(call: &Call<'_>) -> Result<Rewrite, Error> {
     call.arg(4)?;
-    if call.args.len() == 5 || call.caps.knows(ENTRIES_COUNTED) {
+    let counted = call.rest(5).any(|arg| is(arg, "ENTRIESREAD"));
+    if !counted || !call.known() || call.caps.knows(ENTRIES_COUNTED) {
         return Ok(Rewrite::AsIs);
-    }
-    if !call.known() {
-        return Ok(Rewrite::CopyKeys);
     }
     let words = Words::new("XGROUP").extend(call.rest(1).take(4));
     let makes = call.rest(5).any(|arg| is(arg, "MKSTREAM"));

@@ -60,7 +60,9 @@ impl Lists {
                     PLAIN_NODE => None,
                     PACKED_NODE => Some(Kind::Listpack),
                     _ => {
-                        return Err(Fault::Corrupt("a list node is neither plain nor packed").into());
+                        return Err(
+                            Fault::Corrupt("a list node is neither plain nor packed").into()
+                        );
                     }
                 },
             };

@@ -1,0 +1,181 @@
+//! Copying keys at an offset: a value from the source together with the place in the stream at which it was taken.
+//!
+//! From then on the key stands at that offset: the stream's units on it up to there are left out, since the value has
+//! them already.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use tokio::runtime::Handle;
+
+use super::feed::Feed;
+use crate::net::backoff::Backoff;
+use crate::net::conn;
+use crate::offset::ReplOffset;
+use crate::source::side::{Found, Side};
+
+/// How long the stream may take to reach the offset of an answer, before the source is asked again.
+const STREAM_WAIT: Duration = Duration::from_secs(10);
+
+/// Why keys can't be copied.
+#[derive(Debug, thiserror::Error)]
+pub enum CopyError {
+    #[error(transparent)]
+    Net(#[from] conn::Error),
+    #[error("the source's stream has no offsets (it only knows SYNC), so a key can't be copied at one")]
+    NoOffsets,
+    #[error("the source's stream did not come to offset {0}")]
+    Behind(ReplOffset),
+    #[error("a payload of the source is damaged: {0}")]
+    Damaged(#[from] crate::rdb::Error),
+}
+
+impl CopyError {
+    pub fn is_passing(&self) -> bool {
+        match self {
+            CopyError::Net(error) => error.is_passing(),
+            CopyError::Behind(_) => true,
+            CopyError::NoOffsets | CopyError::Damaged(_) => false,
+        }
+    }
+}
+
+/// Whether a unit on a key is to be applied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Guard {
+    /// Nothing is known of the key: apply the unit.
+    Free,
+    /// The key was copied behind the unit: leave the unit out.
+    Stands,
+    /// The key may or may not have the unit: copy it.
+    Unknown,
+}
+
+/// The side connection and the key guards.
+pub struct CopyKeys {
+    side: Side,
+    runtime: Handle,
+    retry_for: Option<Duration>,
+    /// Where a key of a source database stands.
+    keys: HashMap<(u32, Vec<u8>), ReplOffset>,
+    /// Up to where the units on keys of a source database can't be applied to what the target has.
+    databases: HashMap<u32, ReplOffset>,
+    /// No guard reaches past this.
+    until: ReplOffset,
+}
+
+impl CopyKeys {
+    pub fn new(side: Side, runtime: Handle, retry_for: Option<Duration>) -> Self {
+        CopyKeys {
+            side,
+            runtime,
+            retry_for,
+            keys: HashMap::new(),
+            databases: HashMap::new(),
+            until: ReplOffset(0),
+        }
+    }
+
+    /// Forgets the guards that the stream has passed; true if any are left for a unit at `offset`.
+    pub fn guards(&mut self, offset: ReplOffset) -> bool {
+        if self.until >= offset {
+            return true;
+        }
+        self.keys.clear();
+        self.databases.clear();
+        false
+    }
+
+    pub fn guard(&self, db: u32, key: &[u8], offset: ReplOffset) -> Guard {
+        let stands = |at: Option<&ReplOffset>| at.is_some_and(|at| *at >= offset);
+        if stands(self.keys.get(&(db, key.to_vec()))) {
+            Guard::Stands
+        } else if stands(self.databases.get(&db)) {
+            Guard::Unknown
+        } else {
+            Guard::Free
+        }
+    }
+
+    /// `db` was emptied by the stream: what was copied into it is gone, and the units behind apply to nothing.
+    pub fn forget(&mut self, db: Option<u32>) {
+        self.keys.retain(|(of, _), _| db.is_some_and(|db| db != *of));
+        self.databases.retain(|of, _| db.is_some_and(|db| db != *of));
+    }
+
+    /// Units on keys of `db` up to where the source's stream is now are to be answered by copies.
+    ///
+    /// # Errors
+    /// When the source can't be asked.
+    pub fn doubt(&mut self, db: u32) -> Result<(), CopyError> {
+        let position = self.retrying(async |side: &mut Side| side.position().await)?;
+        self.databases.insert(db, position.offset);
+        self.until = self.until.max(position.offset);
+        Ok(())
+    }
+
+    /// Reads keys from the source, all at one offset, at which they stand from then on.
+    ///
+    /// Returns when the stream has been received up to there: the answer is then one about this history.
+    /// # Errors
+    /// When the source can't be asked, or its stream doesn't come.
+    pub fn read(&mut self, feed: &Feed, keys: &[(u32, Vec<u8>)]) -> Result<Vec<Found>, CopyError> {
+        let asked: Vec<(u32, &[u8])> = keys.iter().map(|(db, key)| (*db, &key[..])).collect();
+        let until = Instant::now() + self.retry_for.unwrap_or(Duration::MAX / 4).max(STREAM_WAIT);
+        loop {
+            let replid = feed.replid().ok_or(CopyError::NoOffsets)?;
+            let (found, position) = self.retrying(async |side: &mut Side| side.read_keys(&asked).await)?;
+            let reached = feed.stream.wait_written(position.offset.0, STREAM_WAIT);
+            if reached && position.replid == Some(replid) && feed.replid() == Some(replid) {
+                self.until = self.until.max(position.offset);
+                self.keys.extend(keys.iter().map(|key| (key.clone(), position.offset)));
+                return Ok(found);
+            }
+            if Instant::now() > until {
+                return Err(CopyError::Behind(position.offset));
+            }
+            tracing::debug!(offset = %position.offset, "a copied key's offset isn't of this history: asking again");
+        }
+    }
+
+    /// Lists keys of a source database, a page at a time; `cursor` is `0` at the start and behind the last.
+    ///
+    /// # Errors
+    /// When the source can't be asked.
+    pub fn scan(&mut self, db: u32, cursor: &mut Vec<u8>) -> Result<Vec<Vec<u8>>, CopyError> {
+        let from = cursor.clone();
+        let (keys, next) = self.retrying(async |side: &mut Side| {
+            let mut cursor = from.clone();
+            side.scan(db, &mut cursor).await.map(|keys| (keys, cursor))
+        })?;
+        *cursor = next;
+        Ok(keys)
+    }
+
+    /// The source's databases that hold keys now.
+    ///
+    /// # Errors
+    /// When the source can't be asked.
+    pub fn databases(&mut self) -> Result<Vec<u32>, CopyError> {
+        let info = self.retrying(async |side: &mut Side| side.info().await)?;
+        Ok(info.keyspace().into_iter().map(|(db, _)| db).collect())
+    }
+
+    /// Asks the source, again and again while it can't be reached.
+    fn retrying<T>(
+        &mut self,
+        mut ask: impl AsyncFnMut(&mut Side) -> Result<T, conn::Error>,
+    ) -> Result<T, CopyError> {
+        let mut backoff = Backoff::new(self.retry_for);
+        loop {
+            match self.runtime.block_on(ask(&mut self.side)) {
+                Ok(answer) => return Ok(answer),
+                Err(error) if !error.is_passing() => return Err(error.into()),
+                Err(error) => match backoff.failed(Instant::now()) {
+                    Some(wait) => std::thread::sleep(wait),
+                    None => return Err(error.into()),
+                },
+            }
+        }
+    }
+}

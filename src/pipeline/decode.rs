@@ -1,0 +1,455 @@
+//! The decode thread: snapshot, then stream; what passes the scope goes to the lanes.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+
+use super::copy_keys::{CopyKeys, CopyError};
+use super::feed::Feed;
+use super::learn::Learner;
+use super::value::{self, ValueWriter};
+use crate::commands::{self, LearntError, TargetCaps};
+use crate::delivery::record::is_own_key;
+use crate::delivery::unit::{Batch, Task};
+use crate::filter::{Scope, TypeName};
+use crate::journal::{Journal, Read};
+use crate::net::conn;
+use crate::offset::ReplOffset;
+use crate::rdb::{self, Decoder, Event, Key, KeyHead, Limits, RawValue, Rewriter, opcode};
+use crate::repl::resync::Framing;
+use crate::resp::{self, encode};
+use crate::route::{Router, UnitBuilder};
+use crate::source::Ack;
+use crate::status::{Status, Tally};
+use crate::target::escape_key;
+
+/// Bytes handed over at a time: a crossing between threads costs as much as some hundred bytes of work.
+pub(super) const BATCH_BYTES: usize = 128 * 1024;
+
+/// Bytes taken from a journal at a time.
+pub(super) const READ_BYTES: usize = 256 * 1024;
+
+/// How long a read waits before the thread looks around.
+pub(super) const READ_WAIT: Duration = Duration::from_millis(200);
+
+/// Why the source's data can't be gone on with.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("the source's snapshot is damaged: {0}")]
+    Snapshot(#[from] rdb::Error),
+    #[error("the source's snapshot breaks off after {bytes} bytes")]
+    SnapshotCut { bytes: u64 },
+    #[error("the mark that ends the source's snapshot is not where the snapshot ends")]
+    SnapshotMark,
+    #[error("key {key:?} of database {db} can't be written to the target: {error}")]
+    Value { db: u32, key: String, error: value::Error },
+    #[error("the source's stream is damaged at offset {offset}: {error}")]
+    Stream { offset: ReplOffset, error: resp::command::Error },
+    #[error("{error} (database {db}, offset {offset})")]
+    Command { db: u32, offset: ReplOffset, error: commands::Error },
+    #[error("the source streams {command}, which neither keyferry nor the target knows (database {db}, offset {offset})")]
+    UnknownCommand { command: String, db: u32, offset: ReplOffset },
+    #[error("the source streams {command}, which keyferry can't route (database {db}, offset {offset}): {error}")]
+    Learnt { command: String, db: u32, offset: ReplOffset, error: LearntError },
+    #[error("{command} may change keys that it doesn't name, so what of it is in scope can't be told (database {db}, offset {offset})")]
+    OutOfScope { command: String, db: u32, offset: ReplOffset },
+    #[error("the target has nothing like {command} (database {db}, offset {offset})")]
+    CannotSend { command: String, db: u32, offset: ReplOffset },
+    #[error("copying a key from the source: {0}")]
+    Copy(#[from] CopyError),
+    #[error("asking the target about a command: {0}")]
+    Target(conn::Error),
+    /// The other side of the pipeline has ended; its own error says why.
+    #[error("the target's side has ended")]
+    Ended,
+}
+
+impl Error {
+    /// True when a new full sync can help.
+    pub fn is_passing(&self) -> bool {
+        match self {
+            // A snapshot is damaged on the way or at its source; another one may not be.
+            Error::SnapshotCut { .. } => true,
+            Error::Copy(error) => error.is_passing(),
+            Error::Target(error) => error.is_passing(),
+            Error::Snapshot(_)
+            | Error::SnapshotMark
+            | Error::Value { .. }
+            | Error::Stream { .. }
+            | Error::Command { .. }
+            | Error::UnknownCommand { .. }
+            | Error::Learnt { .. }
+            | Error::OutOfScope { .. }
+            | Error::CannotSend { .. }
+            | Error::Ended => false,
+        }
+    }
+
+    pub fn hint(&self) -> Option<String> {
+        Some(match self {
+            Error::UnknownCommand { command, .. } | Error::CannotSend { command, .. } => {
+                format!("leave it out with --not-command {}", command.to_ascii_lowercase().replace(' ', "|"))
+            }
+            Error::OutOfScope { command, .. } => {
+                format!("copy whole databases, or leave it out with --not-command {}", command.to_ascii_lowercase())
+            }
+            Error::Value { .. } => "leave it out with --not-key, or --on-error skip".into(),
+            Error::Snapshot(_) => "check the source's memory and the network, then copy again".into(),
+            _ => return None,
+        })
+    }
+}
+
+/// What the thread needs.
+pub struct Parts {
+    pub feed: Arc<Feed>,
+    pub scope: Arc<Scope>,
+    pub writer: ValueWriter,
+    pub caps: TargetCaps,
+    pub copy_keys: CopyKeys,
+    pub router: Router,
+    pub batches: mpsc::Sender<Batch>,
+    pub status: Arc<Status>,
+    pub ack: Arc<Ack>,
+    /// Leave out, and count, what the target can't hold.
+    pub skip_faults: bool,
+    /// Keys that were on the target before and stay as they are (`--existing keep`), by [`key_hash`].
+    pub kept: Option<Arc<HashSet<u64>>>,
+    /// Gather the hashes of the copied keys and remove what else is in scope behind the copy.
+    pub remove_leftovers: bool,
+    /// Names of this job's records, for a database that changes places with the one that holds them.
+    pub record_keys: Vec<Vec<u8>>,
+    pub learner: Learner,
+}
+
+/// What a key of a target database is remembered by.
+pub fn key_hash(db: u32, key: &[u8]) -> u64 {
+    use std::hash::Hasher;
+    // SipHash with fixed keys: the same in the whole process.
+    #[allow(deprecated)]
+    let mut hasher = std::hash::SipHasher::new();
+    hasher.write_u32(db);
+    hasher.write(key);
+    hasher.finish()
+}
+
+/// Reads the snapshot and routes its keys.
+pub struct Snapshot<'a> {
+    parts: &'a mut Parts,
+    buf: Vec<u8>,
+    /// How much of the journal was read.
+    read: u64,
+    db: u32,
+    stream_db: u32,
+    copied: HashSet<u64>,
+    counts: Counts,
+    big: Option<Big>,
+}
+
+/// A large value that comes in pieces.
+struct Big {
+    rewriter: Rewriter,
+    lane: usize,
+    db: u32,
+    key: Vec<u8>,
+}
+
+/// Counts that are handed to the status now and then.
+#[derive(Default)]
+struct Counts {
+    keys: Tally,
+    filtered: u64,
+    expired: u64,
+}
+
+impl<'a> Snapshot<'a> {
+    pub fn new(parts: &'a mut Parts) -> Self {
+        Snapshot {
+            parts,
+            buf: Vec::with_capacity(READ_BYTES),
+            read: 0,
+            db: 0,
+            stream_db: 0,
+            copied: HashSet::new(),
+            counts: Counts::default(),
+            big: None,
+        }
+    }
+
+    /// Returns the database that the stream begins in.
+    ///
+    /// # Errors
+    /// When the snapshot is cut or damaged, or holds what the target can't.
+    pub fn run(mut self) -> Result<u32, Error> {
+        let mut decoder = Decoder::new(Limits::default());
+        loop {
+            match decoder.next()? {
+                None => self.more(&mut decoder)?,
+                Some(Event::End { .. }) => break,
+                Some(Event::Key(key)) => self.key(&key)?,
+                Some(Event::BigKey(head)) => match self.big_key(&head) {
+                    true => decoder.stream_value()?,
+                    false => decoder.skip_value(),
+                },
+                Some(event) => self.other(event)?,
+            }
+            if self.parts.router.bytes() >= BATCH_BYTES {
+                self.hand_over()?;
+            }
+        }
+        self.check_mark(&decoder)?;
+        self.hand_over()?;
+        self.parts.router.copy_end(self.parts.feed.offset, self.stream_db);
+        if self.parts.remove_leftovers {
+            let copied = Arc::new(std::mem::take(&mut self.copied));
+            let mut unit = UnitBuilder::default();
+            unit.task(Task::RemoveLeftovers { copied }, self.parts.router.all_lanes());
+            self.parts.router.unit(&mut unit, self.stream_db, self.parts.feed.offset);
+        }
+        send(&self.parts.batches, self.parts.router.take(self.parts.feed.offset, self.stream_db))?;
+        Ok(self.stream_db)
+    }
+
+    /// Reads on.
+    fn more(&mut self, decoder: &mut Decoder) -> Result<(), Error> {
+        if self.parts.feed.snapshot.written() <= self.read {
+            // Nothing to do but to wait: what was gathered needn't.
+            self.hand_over()?;
+        }
+        self.buf.clear();
+        let journal = &self.parts.feed.snapshot;
+        match read_waiting(journal, self.read, &mut self.buf, &self.parts.batches)? {
+            Read::End => Err(Error::SnapshotCut { bytes: self.read }),
+            _ => {
+                self.read += self.buf.len() as u64;
+                self.parts.feed.snapshot.release(self.read);
+                decoder.feed(&self.buf);
+                Ok(())
+            }
+        }
+    }
+
+    /// Behind the snapshot's own end there must be the mark of its transfer and nothing else.
+    fn check_mark(&mut self, decoder: &Decoder) -> Result<(), Error> {
+        let mut rest = decoder.remaining().to_vec();
+        loop {
+            match read_waiting(&self.parts.feed.snapshot, self.read, &mut rest, &self.parts.batches)? {
+                Read::End => break,
+                Read::Bytes(n) => self.read += n as u64,
+                Read::Nothing => {}
+            }
+            self.parts.feed.snapshot.release(self.read);
+        }
+        let whole = match self.parts.feed.framing {
+            Framing::Length(_) => rest.is_empty(),
+            Framing::Mark(mark) => rest == mark,
+        };
+        if whole { Ok(()) } else { Err(Error::SnapshotMark) }
+    }
+
+    /// Takes a key whose value is here whole.
+    fn key(&mut self, key: &Key<'_>) -> Result<(), Error> {
+        let name = type_of(&key.value);
+        if !self.in_scope(key.name, name) {
+            self.counts.filtered += 1;
+            return Ok(());
+        }
+        let db = self.parts.scope.target_database(self.db);
+        if self.is_kept(db, key.name) {
+            return Ok(());
+        }
+        let lane = self.parts.router.lane_of(key.name);
+        match self.parts.writer.copy(&mut self.parts.router, lane, db, key) {
+            Ok(()) => {}
+            Err(error) if self.parts.skip_faults => return self.skip(key.name, &error),
+            Err(error) => return Err(Error::Value { db: self.db, key: escape_key(key.name), error }),
+        }
+        self.count(db, key.name, name, key.expires_at_ms);
+        Ok(())
+    }
+
+    fn in_scope(&self, name: &[u8], type_name: TypeName) -> bool {
+        let scope = &self.parts.scope;
+        scope.is_whole() && !is_own_key(name)
+            || scope.key_in(self.db, name) && scope.type_in(type_name) && !is_own_key(name)
+    }
+
+    fn is_kept(&self, db: u32, name: &[u8]) -> bool {
+        let kept = self.parts.kept.as_ref().is_some_and(|kept| kept.contains(&key_hash(db, name)));
+        if kept {
+            self.parts.status.keys_kept.add(1);
+        }
+        kept
+    }
+
+    fn skip(&mut self, name: &[u8], error: &value::Error) -> Result<(), Error> {
+        self.parts.status.error("value");
+        self.parts.status.commands_skipped.add(1);
+        tracing::warn!(db = self.db, key = escape_key(name), error = %error, "left out: the target can't hold it");
+        Ok(())
+    }
+
+    fn count(&mut self, db: u32, name: &[u8], type_name: TypeName, expires_at_ms: Option<i64>) {
+        self.counts.keys.add(self.db, type_name.as_str());
+        if self.parts.remove_leftovers {
+            self.copied.insert(key_hash(db, name));
+        }
+        if expires_at_ms.is_some_and(|ms| ms <= super::now_ms()) {
+            self.counts.expired += 1;
+        }
+    }
+
+    /// Takes a key whose value is too large to hold; true if it is wanted.
+    fn big_key(&mut self, head: &KeyHead<'_>) -> bool {
+        let type_name = type_by_number(head.value_type);
+        let db = self.parts.scope.target_database(self.db);
+        if !self.in_scope(head.name, type_name) {
+            self.counts.filtered += 1;
+            return false;
+        }
+        if self.is_kept(db, head.name) {
+            return false;
+        }
+        self.count(db, head.name, type_name, head.expires_at_ms);
+        self.big = Some(Big {
+            rewriter: self.parts.writer.rewriter(head.name, head.expires_at_ms),
+            lane: self.parts.router.lane_of(head.name),
+            db,
+            key: head.name.to_vec(),
+        });
+        true
+    }
+
+    /// Takes an event that is no key.
+    fn other(&mut self, event: Event<'_>) -> Result<(), Error> {
+        match event {
+            Event::SelectDb(db) => self.db = db,
+            Event::ResizeDb { keys, .. } if self.parts.scope.database_in(self.db) => {
+                self.parts.status.keys_total.add(keys);
+            }
+            Event::Aux { name, value } => self.aux(&name, &value),
+            Event::Function { code } => self.function(&code),
+            Event::BigPiece(piece) => self.piece(|rewriter, out| rewriter.piece(&piece, out))?,
+            Event::BigEnd => {
+                self.piece(|rewriter, out| rewriter.finish(out))?;
+                self.big = None;
+                self.parts.status.keys_done.add(1);
+            }
+            Event::FunctionPreGa { name, .. } => {
+                tracing::warn!(function = escape_key(&name), "a function of a release candidate is left out");
+            }
+            Event::Header { .. }
+            | Event::ResizeDb { .. }
+            | Event::Skipped(_)
+            | Event::Key(_)
+            | Event::BigKey(_)
+            | Event::End { .. } => {}
+        }
+        Ok(())
+    }
+
+    fn piece(
+        &mut self,
+        write: impl FnOnce(&mut Rewriter, &mut dyn FnMut(&[&[u8]])) -> Result<(), rdb::Unsupported>,
+    ) -> Result<(), Error> {
+        let Some(big) = &mut self.big else { return Ok(()) };
+        let (mut bytes, mut commands) = (Vec::new(), 0);
+        let written = write(&mut big.rewriter, &mut |args| {
+            encode::command(&mut bytes, args);
+            commands += 1;
+        });
+        if let Err(error) = written {
+            let (db, key) = (self.db, escape_key(&big.key));
+            return Err(Error::Value { db, key, error: error.into() });
+        }
+        let (lane, db) = (big.lane, big.db);
+        if commands > 0 {
+            self.parts.router.piece(lane, db, commands, |out| out.extend_from_slice(&bytes));
+        }
+        Ok(())
+    }
+
+    fn aux(&mut self, name: &[u8], value: &[u8]) {
+        let number = || std::str::from_utf8(value).ok().and_then(|v| v.parse().ok());
+        match name {
+            b"repl-stream-db" => self.stream_db = number().unwrap_or(0),
+            // Scripts that EVALSHA in the stream of a source up to 4.0 may call; no target forgets them by itself.
+            b"lua" if self.passes(&[b"SCRIPT", b"LOAD", value]) => {
+                self.parts.router.copy(0, 0, |out| encode::command(out, &[&b"SCRIPT"[..], b"LOAD", value]));
+            }
+            _ => {}
+        }
+    }
+
+    fn function(&mut self, code: &[u8]) {
+        let load: [&[u8]; 4] = [b"FUNCTION", b"LOAD", b"REPLACE", code];
+        if !self.passes(&load) {
+            return;
+        }
+        if !self.parts.caps.valkey && self.parts.caps.version < (7, 0, 0) {
+            tracing::warn!("the target is too old for functions: a library is left out");
+            self.parts.status.commands_skipped.add(1);
+            return;
+        }
+        self.parts.router.copy(0, 0, |out| encode::command(out, &load));
+    }
+
+    fn passes(&self, args: &[&[u8]]) -> bool {
+        self.parts.scope.command_in(crate::args::OwnedArgs::new(args).args())
+    }
+
+    fn hand_over(&mut self) -> Result<(), Error> {
+        let status = &self.parts.status;
+        status.merge(&mut self.counts.keys);
+        status.keys_filtered.add(std::mem::take(&mut self.counts.filtered));
+        status.keys_expired.add(std::mem::take(&mut self.counts.expired));
+        send(&self.parts.batches, self.parts.router.take(ReplOffset(0), 0))
+    }
+}
+
+/// Hands a batch to the lanes, waiting until they have room.
+pub(super) fn send(batches: &mpsc::Sender<Batch>, batch: Batch) -> Result<(), Error> {
+    batches.blocking_send(batch).map_err(|_| Error::Ended)
+}
+
+/// Reads on in a journal; never `Nothing`, but an error when the other side of the pipeline has ended.
+fn read_waiting(
+    journal: &Journal,
+    position: u64,
+    out: &mut Vec<u8>,
+    batches: &mpsc::Sender<Batch>,
+) -> Result<Read, Error> {
+    loop {
+        match journal.read(position, out, READ_BYTES, READ_WAIT) {
+            Read::Nothing if batches.is_closed() => return Err(Error::Ended),
+            Read::Nothing => {}
+            read => return Ok(read),
+        }
+    }
+}
+
+/// The type of a value, as TYPE would answer it.
+pub(super) fn type_of(value: &RawValue<'_>) -> TypeName {
+    match value.value_type {
+        opcode::MODULE_2 if value.bytes.starts_with(&VECTOR_SET) => TypeName::VectorSet,
+        number => type_by_number(number),
+    }
+}
+
+/// How a vector set's value begins: the id of its module, version 0. Source: redis 8.0 modules/vector-sets/vset.c.
+const VECTOR_SET: [u8; 9] = [0x81, 0xbd, 0xe7, 0x2d, 0xa2, 0xbb, 0x1e, 0xb4, 0x00];
+
+fn type_by_number(value_type: u8) -> TypeName {
+    match value_type {
+        opcode::STRING => TypeName::String,
+        opcode::LIST | opcode::LIST_ZIPLIST | opcode::LIST_QUICKLIST | opcode::LIST_QUICKLIST_2 => TypeName::List,
+        opcode::SET | opcode::SET_INTSET | opcode::SET_LISTPACK => TypeName::Set,
+        opcode::ZSET | opcode::ZSET_2 | opcode::ZSET_ZIPLIST | opcode::ZSET_LISTPACK => TypeName::Zset,
+        opcode::STREAM | opcode::STREAM_2 | opcode::STREAM_3 | opcode::STREAM_4 | opcode::STREAM_5 => TypeName::Stream,
+        opcode::ARRAY => TypeName::Array,
+        opcode::MODULE_2 | opcode::GCRA => TypeName::Module,
+        _ => TypeName::Hash,
+    }
+}

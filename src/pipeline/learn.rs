@@ -1,0 +1,120 @@
+//! Commands that the table lacks, learnt from the target.
+
+use tokio::runtime::Handle;
+
+use crate::args::Args;
+use crate::commands::{CommandInfo, Learnt, LearntError, MovableKeys, Spec};
+use crate::net::conn::{Error, Server};
+use crate::resp::reply::Reply;
+
+/// What the target says of a command.
+#[derive(Debug)]
+pub enum Answer {
+    Known(Spec),
+    /// The target doesn't have it either.
+    Unknown,
+    /// It has it, but where its keys are can't be told.
+    Opaque(LearntError),
+}
+
+/// Asks the target for commands, each once.
+pub struct Learner {
+    target: Server,
+    runtime: Handle,
+    learnt: Learnt,
+}
+
+impl Learner {
+    pub fn new(target: Server, runtime: Handle) -> Self {
+        Learner { target, runtime, learnt: Learnt::new() }
+    }
+
+    /// The row of `args`, which the table has none for.
+    ///
+    /// # Errors
+    /// When the target can't be asked.
+    pub fn spec(&mut self, args: Args<'_>) -> Result<Answer, Error> {
+        if let Some(spec) = self.learnt.lookup(args) {
+            return Ok(Answer::Known(spec.clone()));
+        }
+        let name = args.get(0).unwrap_or_default();
+        let reply = self.runtime.block_on(async {
+            let mut conn = self.target.connect().await?;
+            conn.ask(&[&b"COMMAND"[..], b"INFO", name]).await
+        })?;
+        let row = reply.array().and_then(<[Reply]>::first).and_then(Reply::array);
+        let Some(row) = row else { return Ok(Answer::Unknown) };
+        let name = String::from_utf8_lossy(name).into_owned();
+        if let Err(error) = self.learnt.learn(command_info(&name, row)) {
+            return Ok(Answer::Opaque(error));
+        }
+        Ok(self.learnt.lookup(args).cloned().map_or(Answer::Unknown, Answer::Known))
+    }
+}
+
+/// Reads one row of COMMAND INFO: name, arity, flags, first key, last key, step, ACL categories, tips, key specifications.
+fn command_info<'a>(name: &'a str, row: &[Reply]) -> CommandInfo<'a> {
+    let flags = row.get(2).and_then(Reply::array).unwrap_or_default();
+    let flag = |word: &[u8]| flags.iter().any(|f| f.bytes() == Some(word));
+    let number = |i: usize| row.get(i).and_then(Reply::integer).unwrap_or(0);
+    CommandInfo {
+        name,
+        write: flag(b"write"),
+        movable: flag(b"movablekeys"),
+        first_key: number(3),
+        last_key: number(4),
+        step: number(5),
+        counted: row.get(8).and_then(Reply::array).and_then(counted),
+    }
+}
+
+/// A single key specification that says "a number of keys, and then the keys": where the number stands.
+fn counted(specifications: &[Reply]) -> Option<MovableKeys> {
+    let [only] = specifications else { return None };
+    let begin = field(only, b"begin_search")?;
+    let find = field(only, b"find_keys")?;
+    if field(begin, b"type")?.bytes()? != b"index" || field(find, b"type")?.bytes()? != b"keynum" {
+        return None;
+    }
+    let index = field(field(begin, b"spec")?, b"index")?.integer()?;
+    let find = field(find, b"spec")?;
+    let (at, first) = (field(find, b"keynumidx")?.integer()?, field(find, b"firstkey")?.integer()?);
+    let step = field(find, b"keystep")?.integer()?;
+    (first == at + 1).then_some(())?;
+    Some(MovableKeys { count: u8::try_from(index + at).ok()?, step: u8::try_from(step).ok()? })
+}
+
+/// A field of a map that RESP2 shows as a list of names and values.
+fn field<'a>(map: &'a Reply, name: &[u8]) -> Option<&'a Reply> {
+    map.array()?.chunks_exact(2).find(|pair| pair.first().and_then(Reply::bytes) == Some(name))?.get(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn map(pairs: Vec<(&str, Reply)>) -> Reply {
+        let flat = pairs.into_iter().flat_map(|(name, value)| [Reply::Bulk(name.into()), value]);
+        Reply::Array(flat.collect())
+    }
+
+    #[test]
+    fn counted_key_specification_gives_the_number_of_keys() {
+        let word = |w: &str| Reply::Bulk(w.into());
+        let begin = map(vec![("type", word("index")), ("spec", map(vec![("index", Reply::Integer(2))]))]);
+        let find = map(vec![
+            ("type", word("keynum")),
+            (
+                "spec",
+                map(vec![
+                    ("keynumidx", Reply::Integer(0)),
+                    ("firstkey", Reply::Integer(1)),
+                    ("keystep", Reply::Integer(1)),
+                ]),
+            ),
+        ]);
+        let specification = map(vec![("flags", Reply::Null), ("begin_search", begin), ("find_keys", find)]);
+        let found = counted(&[specification]);
+        assert_eq!(found.map(|k| (k.count, k.step)), Some((2, 1)));
+    }
+}

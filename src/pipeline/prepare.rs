@@ -1,0 +1,218 @@
+//! What is found out and decided before anything is written.
+
+use std::collections::HashSet;
+use std::hash::{BuildHasher, Hasher};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::value::ValueWriter;
+use super::{Error, key_hash};
+use crate::commands::TargetCaps;
+use crate::config::valid::{self, Job};
+use crate::config::words::Existing;
+use crate::filter::Scope;
+use crate::net::backoff::Backoff;
+use crate::net::conn::Server;
+use crate::net::endpoint::HostPort;
+use crate::net::info::Info;
+use crate::net::{Side, tls};
+use crate::source::{self, side};
+use crate::status::{Shard, Status};
+use crate::target::connect::Identity;
+use crate::target::{self, preflight, scan};
+
+/// Connections per target: on two cores four lanes of growing flushes reach what bare pipelining does.
+const LANES_DEFAULT: usize = 4;
+
+/// A job that may begin.
+pub struct Plan {
+    pub job: Job,
+    pub scope: Arc<Scope>,
+    pub status: Arc<Status>,
+    pub shard: Arc<Shard>,
+    pub source: Server,
+    pub target: Server,
+    pub identity: Identity,
+    pub lanes: usize,
+    pub writer: ValueWriter,
+    pub caps: TargetCaps,
+    /// Which full sync of the job this is, from 1.
+    pub generation: u64,
+    /// Whether a key of a target database is one that this job writes.
+    pub in_scope: Arc<dyn Fn(u32, &[u8]) -> bool + Send + Sync>,
+    /// Keys that `--existing keep` leaves as they are, by [`key_hash`].
+    pub kept: Option<Arc<HashSet<u64>>>,
+}
+
+/// Asks both ends who they are and whether they are fit, and makes the target ready.
+///
+/// # Errors
+/// When an end can't be reached for too long, or isn't fit.
+pub async fn prepare(job: Job, scope: Scope, status: Arc<Status>) -> Result<Plan, Error> {
+    let source = server(Side::Source, &job.source)?;
+    let target = server(Side::Target, &job.target)?;
+    let scope = Arc::new(scope);
+    let source_info = ask_source(&source, &status, job.retry_for).await?;
+    let found = ask_target(&target, &status, &job).await?;
+    let run_id = source_info.get("run_id").unwrap_or_default();
+    if !run_id.is_empty() && run_id == found.run_id {
+        return Err(Error::SameServer { run_id: run_id.to_owned() });
+    }
+    tracing::info!(
+        source = %source.address, target = %target.address, source_server = source_info.product(),
+        target_server = found.info.product(), lanes = job.lanes.map_or(LANES_DEFAULT, usize::from), "connected"
+    );
+    let in_scope = in_scope(&job, &scope);
+    check_databases(&target, &source_info, &scope).await?;
+    let kept = make_ready(&job, &target, &found, &in_scope).await?;
+    let shard = status.add_shard(source.address.to_string());
+    status.keys_total.set(keys_in_scope(&source_info, &scope));
+    let lanes = job.lanes.map_or(LANES_DEFAULT, usize::from);
+    status.lanes.set(lanes as u64);
+    Ok(Plan {
+        identity: Identity { job: job.name.clone(), token: token(), unfenced: job.unfenced },
+        lanes,
+        writer: ValueWriter::new(&found.info, found.footer_version),
+        caps: TargetCaps {
+            valkey: found.info.is_valkey(),
+            version: found.info.version(),
+            expiry_late_ms: 0,
+        },
+        generation: 1,
+        in_scope: exempt(in_scope, kept.clone()),
+        kept,
+        scope,
+        status,
+        shard,
+        source,
+        target,
+        job,
+    })
+}
+
+fn server(side: Side, end: &valid::Server) -> Result<Server, Error> {
+    let endpoint = &end.endpoint;
+    let address = endpoint.hosts.first().cloned().unwrap_or(HostPort { host: String::new(), port: 0 });
+    let address = end.address_map.0.get(&address).cloned().unwrap_or(address);
+    let tls = match endpoint.tls {
+        true => Some((tls::connector(side, &end.tls)?, end.tls.clone())),
+        false => None,
+    };
+    Ok(Server { side, address, user: endpoint.user.clone(), password: endpoint.password.clone(), tls })
+}
+
+async fn ask_source(source: &Server, status: &Status, retry_for: Option<Duration>) -> Result<Info, Error> {
+    let mut side = side::Side::new(source.clone());
+    let info = retrying(status, "source", retry_for, async || Ok(side.info().await.map_err(source::Error::from)?));
+    let info = info.await?;
+    if info.get("cluster_enabled") == Some("1") {
+        return Err(Error::SourceCluster { address: source.address.to_string() });
+    }
+    Ok(info)
+}
+
+async fn ask_target(target: &Server, status: &Status, job: &Job) -> Result<preflight::Found, Error> {
+    let ask = async || Ok(preflight::ask(target, job.allow_eviction).await?);
+    retrying(status, "target", job.retry_for, ask).await
+}
+
+/// Tries again while the server isn't reachable or not ready, and says so.
+async fn retrying<T>(
+    status: &Status,
+    place: &str,
+    retry_for: Option<Duration>,
+    mut attempt: impl AsyncFnMut() -> Result<T, Error>,
+) -> Result<T, Error> {
+    let mut backoff = Backoff::new(retry_for);
+    loop {
+        let error = match attempt().await {
+            Ok(done) => {
+                status.clear(place);
+                return Ok(done);
+            }
+            Err(error) => error,
+        };
+        let passing = match &error {
+            Error::Source(error) => error.is_passing(),
+            Error::Target(error) => error.is_passing(),
+            _ => false,
+        };
+        let wait = if passing { backoff.failed(Instant::now()) } else { None };
+        let Some(wait) = wait else { return Err(error) };
+        status.waiting(place, &error.to_string());
+        tokio::time::sleep(wait).await;
+    }
+}
+
+/// Looks whether the target has every database that the source's go to.
+async fn check_databases(target: &Server, source: &Info, scope: &Scope) -> Result<(), Error> {
+    let chosen = scope.databases().unwrap_or_default().iter().copied();
+    let filled = source.keyspace().into_iter().map(|(db, _)| db).filter(|db| scope.database_in(*db));
+    let databases = filled.chain(chosen).map(|db| scope.target_database(db));
+    Ok(preflight::databases(target, databases).await?)
+}
+
+/// Does with the keys that are there what `--existing` and `--flush-target` say; returns those that stay.
+async fn make_ready(
+    job: &Job,
+    target: &Server,
+    found: &preflight::Found,
+    in_scope: &InScope,
+) -> Result<Option<Arc<HashSet<u64>>>, Error> {
+    if job.flush_target {
+        preflight::flush(target, found.info.version()).await?;
+    }
+    let filled: Vec<u32> = found.info.keyspace().into_iter().map(|(db, _)| db).collect();
+    match job.existing {
+        _ if job.flush_target => Ok(None),
+        Existing::Refuse => {
+            preflight::no_existing_keys(target, &filled, |db, key| in_scope(db, key)).await?;
+            Ok(None)
+        }
+        Existing::Replace => Ok(None),
+        Existing::Keep => {
+            let mut kept = HashSet::new();
+            let mut conn = target.connect().await.map_err(target::Error::from)?;
+            for db in filled {
+                let note = |key: &[u8]| {
+                    if in_scope(db, key) {
+                        kept.insert(key_hash(db, key));
+                    }
+                };
+                scan::each_key(&mut conn, db, note).await?;
+            }
+            Ok(Some(Arc::new(kept)))
+        }
+    }
+}
+
+type InScope = Arc<dyn Fn(u32, &[u8]) -> bool + Send + Sync>;
+
+/// Whether a key of a target database is one that the scope's source databases write.
+fn in_scope(job: &Job, scope: &Arc<Scope>) -> InScope {
+    let (scope, map) = (Arc::clone(scope), job.scope.database_map.clone());
+    Arc::new(move |target_db, key| {
+        let mapped = map.iter().filter(|(_, to)| **to == target_db).map(|(from, _)| *from);
+        let same = (!map.contains_key(&target_db)).then_some(target_db);
+        mapped.chain(same).any(|db| scope.database_in(db) && scope.key_in(db, key))
+    })
+}
+
+fn exempt(in_scope: InScope, kept: Option<Arc<HashSet<u64>>>) -> InScope {
+    match kept {
+        None => in_scope,
+        Some(kept) => Arc::new(move |db, key| in_scope(db, key) && !kept.contains(&key_hash(db, key))),
+    }
+}
+
+fn keys_in_scope(info: &Info, scope: &Scope) -> u64 {
+    info.keyspace().into_iter().filter(|(db, _)| scope.database_in(*db)).map(|(_, keys)| keys).sum()
+}
+
+/// A name for this run that no other run has.
+fn token() -> String {
+    // The standard library seeds each hasher from the system's randomness.
+    let mut hasher = std::hash::RandomState::new().build_hasher();
+    hasher.write_u32(std::process::id());
+    format!("{:016x}", hasher.finish())
+}

@@ -1,0 +1,637 @@
+//! The stream: commands of the source, one after the other, become units for the lanes.
+
+use std::sync::atomic::Ordering;
+
+use super::copy_keys::Guard;
+use super::decode::{BATCH_BYTES, Error, Parts, READ_BYTES, READ_WAIT, key_hash, send, type_of};
+use super::learn::Answer;
+use super::value::Attributes;
+use crate::args::{Args, OwnedArgs};
+use crate::commands::{
+    self, CopyKey, Databases, KeyAt, Restore, Rewrite, Shape, SmallKeys, Spec, Verdict, judge, normalise,
+};
+use crate::delivery::record::is_own_key;
+use crate::delivery::unit::{LaneSet, Task};
+use crate::journal::Read;
+use crate::offset::ReplOffset;
+use crate::rdb;
+use crate::resp::command::{Parsed, Parser};
+use crate::resp::encode;
+use crate::route::UnitBuilder;
+use crate::source::side::Found;
+
+/// Reads the stream and routes its units.
+pub struct Stream<'a> {
+    parts: &'a mut Parts,
+    /// Bytes read and not yet parsed begin at `at`.
+    window: Vec<u8>,
+    at: usize,
+    parser: Parser,
+    /// The offset behind the last command parsed.
+    offset: ReplOffset,
+    /// The offset behind the last whole unit, and the database selected there.
+    whole: (ReplOffset, u32),
+    /// The source's selected database.
+    db: u32,
+    /// Inside MULTI..EXEC.
+    in_transaction: bool,
+    unit: UnitBuilder,
+    /// Keys that the transaction has written so far, where a flush under a filter may have to copy them.
+    written: Vec<CopyKey>,
+    keys: SmallKeys,
+    filtered: u64,
+}
+
+/// A command on its way, with what belongs to it.
+#[derive(Clone, Copy)]
+struct Command<'a> {
+    args: Args<'a>,
+    spec: &'a Spec,
+}
+
+impl<'a> Stream<'a> {
+    /// Begins behind the snapshot, with the database that the stream then has selected.
+    pub fn new(parts: &'a mut Parts, db: u32) -> Self {
+        let offset = parts.feed.offset;
+        Stream {
+            parts,
+            window: Vec::with_capacity(2 * READ_BYTES),
+            at: 0,
+            parser: Parser::new(),
+            offset,
+            whole: (offset, db),
+            db,
+            in_transaction: false,
+            unit: UnitBuilder::default(),
+            written: Vec::new(),
+            keys: SmallKeys::new(),
+            filtered: 0,
+        }
+    }
+
+    /// Follows until the journal ends.
+    ///
+    /// # Errors
+    /// When the stream is damaged, or holds what the target can't have.
+    pub fn run(mut self) -> Result<(), Error> {
+        let mut read = self.offset.0;
+        loop {
+            self.window.drain(..self.at);
+            self.at = 0;
+            let journal = &self.parts.feed.stream;
+            match journal.read(read, &mut self.window, READ_BYTES, READ_WAIT) {
+                Read::Bytes(n) => read += n as u64,
+                Read::Nothing if self.parts.batches.is_closed() => return Err(Error::Ended),
+                Read::Nothing => continue,
+                Read::End => return self.hand_over(),
+            }
+            self.parse()?;
+            self.hand_over()?;
+            self.parts.feed.stream.release(read);
+        }
+    }
+
+    /// Takes all whole commands of the window.
+    fn parse(&mut self) -> Result<(), Error> {
+        let window = std::mem::take(&mut self.window);
+        let mut parser = std::mem::take(&mut self.parser);
+        let result = self.parse_all(&window, &mut parser);
+        self.window = window;
+        self.parser = parser;
+        result
+    }
+
+    fn parse_all(&mut self, window: &[u8], parser: &mut Parser) -> Result<(), Error> {
+        loop {
+            let rest = window.get(self.at..).unwrap_or_default();
+            let parsed = parser.parse(rest).map_err(|error| Error::Stream { offset: self.offset, error })?;
+            match parsed {
+                None => return Ok(()),
+                Some(Parsed::Newline) => {
+                    self.parts.feed.newlines.fetch_add(1, Ordering::Relaxed);
+                    self.at += 1;
+                }
+                Some(Parsed::Command { len }) => {
+                    self.offset = self.offset.plus(len as u64);
+                    self.take(parser.args(rest))?;
+                    self.at += len;
+                    if self.parts.router.bytes() >= BATCH_BYTES {
+                        self.hand_over()?;
+                    }
+                }
+            }
+        }
+    }
+
+    fn hand_over(&mut self) -> Result<(), Error> {
+        self.parts.status.commands_filtered.add(std::mem::take(&mut self.filtered));
+        let (offset, db) = self.whole;
+        send(&self.parts.batches, self.parts.router.take(offset, db))
+    }
+
+    /// Takes the next command of the stream.
+    fn take(&mut self, args: Args<'_>) -> Result<(), Error> {
+        let learnt;
+        let spec = match commands::lookup(args) {
+            Some(spec) => spec,
+            None if args.is_empty() => return Ok(()),
+            None => {
+                learnt = self.learn(args)?;
+                &learnt
+            }
+        };
+        let command = Command { args, spec };
+        if spec.shape == Shape::Infrastructure {
+            self.infrastructure(command)?;
+        } else if !self.take_fast(command) {
+            self.unit_command(command)?;
+        }
+        if !self.in_transaction {
+            if !self.unit.is_empty() {
+                self.parts.router.unit(&mut self.unit, self.db, self.offset);
+            }
+            self.whole = (self.offset, self.db);
+        }
+        Ok(())
+    }
+
+    /// The way of nearly every command: one key, nothing filtered, nothing to change. False if it is none such.
+    fn take_fast(&mut self, Command { args, spec }: Command<'_>) -> bool {
+        let parts = &mut *self.parts;
+        let plain = spec.plain() || spec.name == "SET" && args.len() == 3;
+        if self.in_transaction
+            || !plain
+            || !parts.scope.is_whole()
+            || parts.kept.is_some()
+            || !parts.caps.knows(spec.since)
+            || parts.copy_keys.guards(self.offset)
+        {
+            return false;
+        }
+        match args.get(1) {
+            Some(key) if !is_own_key(key) => {
+                let lane = parts.router.lane_of(key);
+                parts.router.single(lane, self.db, self.db, self.offset, args.raw());
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// SELECT, MULTI, EXEC, and what servers say to each other.
+    fn infrastructure(&mut self, Command { args, spec }: Command<'_>) -> Result<(), Error> {
+        match &*spec.name {
+            "SELECT" => {
+                let number = args.get(1).and_then(|db| std::str::from_utf8(db).ok()?.parse().ok());
+                self.db = number.ok_or_else(|| Error::Command {
+                    db: self.db,
+                    offset: self.offset,
+                    error: commands::Error::BadNumber { command: "SELECT".into(), index: 1 },
+                })?;
+            }
+            "MULTI" => self.in_transaction = true,
+            "EXEC" => {
+                self.in_transaction = false;
+                self.written.clear();
+            }
+            "REPLCONF" if args.get(1).is_some_and(|word| word.eq_ignore_ascii_case(b"GETACK")) => {
+                self.parts.ack.ask(self.offset);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn learn(&mut self, args: Args<'_>) -> Result<Spec, Error> {
+        let command = || String::from_utf8_lossy(args.get(0).unwrap_or_default()).to_ascii_uppercase();
+        let (db, offset) = (self.db, self.offset);
+        match self.parts.learner.spec(args).map_err(Error::Target)? {
+            Answer::Known(spec) => Ok(spec),
+            Answer::Unknown => Err(Error::UnknownCommand { command: command(), db, offset }),
+            Answer::Opaque(error) => Err(Error::Learnt { command: command(), db, offset, error }),
+        }
+    }
+
+    /// Adds what becomes of a command to the unit.
+    fn unit_command(&mut self, command: Command<'_>) -> Result<(), Error> {
+        let verdict = if self.parts.scope.is_whole() {
+            Verdict::Pass
+        } else {
+            judge(command.args, command.spec, self.db, &self.parts.scope, &mut self.keys)
+                .map_err(|error| self.bad(error))?
+        };
+        match verdict {
+            Verdict::Pass => self.send(command),
+            Verdict::Drop(_) => {
+                self.filtered += 1;
+                Ok(())
+            }
+            Verdict::Replace(owned) => self.send_owned(&owned),
+            Verdict::Copy(keys) => self.copy(&keys),
+            Verdict::Flush(databases) => self.flush(&databases),
+            Verdict::Swap { a, b } => self.swap(a, b),
+            Verdict::FlushSlot(_) => Err(self.cannot_send(command.spec)),
+            Verdict::Refuse => Err(Error::OutOfScope {
+                command: command.spec.name.to_string(),
+                db: self.db,
+                offset: self.offset,
+            }),
+        }
+    }
+
+    fn send_owned(&mut self, owned: &OwnedArgs) -> Result<(), Error> {
+        let args = owned.args();
+        match commands::lookup(args) {
+            Some(spec) => self.send(Command { args, spec }),
+            None => unreachable!("commands are only replaced by commands of the table"),
+        }
+    }
+
+    /// Adds a command that is in scope, as the target can take it.
+    fn send(&mut self, command: Command<'_>) -> Result<(), Error> {
+        let received_ms = self.parts.feed.stream.received_ms(self.offset.0);
+        let rewrite = normalise(command.args, command.spec, received_ms, &self.parts.caps);
+        match rewrite.map_err(|error| self.bad(error))? {
+            Rewrite::AsIs => self.place(command, true),
+            Rewrite::Replace(list) => {
+                let alone = list.len() == 1;
+                for owned in &list {
+                    let args = owned.args();
+                    match commands::lookup(args) {
+                        Some(spec) => self.place(Command { args, spec }, alone)?,
+                        None => unreachable!("commands are only replaced by commands of the table"),
+                    }
+                }
+                Ok(())
+            }
+            Rewrite::Drop => Ok(()),
+            Rewrite::Restore(restore) => self.restore(command, restore),
+            Rewrite::RestoreFunctions { payload, policy } => self.restore_functions(command, payload, policy),
+            Rewrite::CopyKeys => {
+                let keys = self.written_keys(command)?;
+                self.copy(&keys)
+            }
+            Rewrite::CannotSend if self.parts.skip_faults => self.skip(command.spec),
+            Rewrite::CannotSend => Err(self.cannot_send(command.spec)),
+        }
+    }
+
+    fn skip(&mut self, spec: &Spec) -> Result<(), Error> {
+        self.parts.status.error("command");
+        self.parts.status.commands_skipped.add(1);
+        tracing::warn!(command = %spec.name, offset = %self.offset, "left out: the target has nothing like it");
+        Ok(())
+    }
+
+    /// Adds a command to the lanes of its keys. `alone`: it is all there is for the source's command.
+    fn place(&mut self, command: Command<'_>, alone: bool) -> Result<(), Error> {
+        let Command { args, spec } = command;
+        let db = self.parts.scope.target_database(self.db);
+        match spec.shape {
+            Shape::FlushAll | Shape::FlushDb | Shape::SwapDb if self.parts.kept.is_some() => {
+                return self.whole_under_keep(command);
+            }
+            Shape::FlushAll => self.parts.copy_keys.forget(None),
+            Shape::FlushDb => self.parts.copy_keys.forget(Some(self.db)),
+            Shape::SwapDb => return self.swap_whole(command),
+            Shape::Global => {
+                let lanes = self.global_lanes(command);
+                self.unit.command(db, lanes, args.raw());
+                return Ok(());
+            }
+            _ => return self.place_keys(command, alone),
+        }
+        self.unit.command(db, self.parts.router.all_lanes(), args.raw());
+        Ok(())
+    }
+
+    /// A message goes with the writes of the slot its channel's name falls in; what every client sees, behind all.
+    fn global_lanes(&self, Command { args, spec }: Command<'_>) -> LaneSet {
+        match (&*spec.name, args.get(1)) {
+            ("PUBLISH" | "SPUBLISH", Some(channel)) => LaneSet::one(self.parts.router.lane_of(channel)),
+            _ => self.parts.router.all_lanes(),
+        }
+    }
+
+    fn place_keys(&mut self, command: Command<'_>, alone: bool) -> Result<(), Error> {
+        let Command { args, spec } = command;
+        commands::keys(spec, args, &mut self.keys).map_err(|error| self.bad(error))?;
+        let keys = std::mem::take(&mut self.keys);
+        let result = self.place_with(command, &keys, alone);
+        self.keys = keys;
+        result
+    }
+
+    fn place_with(&mut self, command: Command<'_>, keys: &SmallKeys, alone: bool) -> Result<(), Error> {
+        let Command { args, spec } = command;
+        let mut lanes = LaneSet::default();
+        for at in keys.iter() {
+            let key = args.get(at.index).unwrap_or_default();
+            if is_own_key(key) {
+                self.filtered += 1;
+                return Ok(());
+            }
+            lanes = lanes.with(LaneSet::one(self.parts.router.lane_of(key)));
+        }
+        if self.is_stopped_by_guard(command, keys)? {
+            return Ok(());
+        }
+        if self.in_transaction && !self.parts.scope.is_whole() {
+            let written = keys.iter().filter(|k| k.role.writes()).map(|k| self.copy_key(args, k));
+            let written: Vec<CopyKey> = written.collect();
+            self.written.extend(written);
+        }
+        if keys.reads_undeclared || lanes.is_empty() {
+            lanes = self.parts.router.all_lanes();
+        }
+        let db = self.parts.scope.target_database(self.db);
+        let list = lanes.len() > 1 && alone && !self.in_transaction && commands::is_key_list(spec, keys);
+        if !list {
+            self.unit.command(db, lanes, args.raw());
+            return Ok(());
+        }
+        for lane in lanes.iter() {
+            let router = &mut self.parts.router;
+            let of_lane = |at: KeyAt| router.lane_of(args.get(at.index).unwrap_or_default()) == lane;
+            if let Some(part) = commands::cut(args, spec, keys, of_lane) {
+                router.single(lane, db, self.db, self.offset, part.args().raw());
+            }
+        }
+        Ok(())
+    }
+
+    /// Looks whether keys of the command stand elsewhere than the stream. If so the command isn't sent: its keys are
+    /// left alone or copied.
+    fn is_stopped_by_guard(&mut self, command: Command<'_>, keys: &SmallKeys) -> Result<bool, Error> {
+        let guarded = self.parts.copy_keys.guards(self.offset);
+        if !guarded && self.parts.kept.is_none() {
+            return Ok(false);
+        }
+        let all: Vec<(CopyKey, bool)> =
+            keys.iter().map(|k| (self.copy_key(command.args, k), k.role.writes())).collect();
+        let free = |(key, _): &(CopyKey, bool)| {
+            let guard = self.parts.copy_keys.guard(key.db, &key.key, self.offset);
+            (!guarded || guard == Guard::Free) && !self.is_kept(key)
+        };
+        if all.iter().all(free) {
+            return Ok(false);
+        }
+        if commands::is_key_list(command.spec, keys) && all.iter().any(free) {
+            // Each key for itself: those that stand stay, the others get the command.
+            let kept: Vec<bool> = all.iter().map(free).collect();
+            let nth = |at: KeyAt| keys.iter().position(|k| k == at).and_then(|i| kept.get(i)) == Some(&true);
+            if let Some(part) = commands::cut(command.args, command.spec, keys, nth) {
+                let unknown: Vec<CopyKey> = self.to_copy(all);
+                self.copy(&unknown)?;
+                return self.place_cut(&part).map(|()| true);
+            }
+        }
+        let written: Vec<(CopyKey, bool)> = all.into_iter().filter(|(_, writes)| *writes).collect();
+        let copies = match written.len() {
+            // A unit on one key that stands behind it is in the key already.
+            1 => self.to_copy(written),
+            _ => written.into_iter().map(|(key, _)| key).filter(|key| !self.is_kept(key)).collect(),
+        };
+        if copies.is_empty() {
+            self.filtered += u64::from(self.parts.kept.is_some());
+        }
+        self.copy(&copies)?;
+        Ok(true)
+    }
+
+    fn place_cut(&mut self, part: &OwnedArgs) -> Result<(), Error> {
+        let args = part.args();
+        match commands::lookup(args) {
+            Some(spec) => self.place_keys(Command { args, spec }, true),
+            None => unreachable!("a command of the table that was cut is still one"),
+        }
+    }
+
+    /// Those of the keys whose state nobody knows.
+    fn to_copy(&self, keys: Vec<(CopyKey, bool)>) -> Vec<CopyKey> {
+        let unknown = |key: &CopyKey| {
+            self.parts.copy_keys.guard(key.db, &key.key, self.offset) == Guard::Unknown && !self.is_kept(key)
+        };
+        keys.into_iter().map(|(key, _)| key).filter(unknown).collect()
+    }
+
+    fn copy_key(&self, args: Args<'_>, at: KeyAt) -> CopyKey {
+        let key = args.get(at.index).unwrap_or_default().to_vec();
+        CopyKey { db: at.db.unwrap_or(self.db), key }
+    }
+
+    fn is_kept(&self, key: &CopyKey) -> bool {
+        let db = self.parts.scope.target_database(key.db);
+        self.parts.kept.as_ref().is_some_and(|kept| kept.contains(&key_hash(db, &key.key)))
+    }
+
+    fn written_keys(&mut self, command: Command<'_>) -> Result<Vec<CopyKey>, Error> {
+        commands::keys(command.spec, command.args, &mut self.keys).map_err(|error| self.bad(error))?;
+        let written = self.keys.iter().filter(|k| k.role.writes());
+        let keys = written.map(|k| self.copy_key(command.args, k));
+        Ok(keys.filter(|k| self.parts.scope.key_in(k.db, &k.key)).collect())
+    }
+
+    /// Makes keys equal to the source's, by copying them at an offset.
+    fn copy(&mut self, keys: &[CopyKey]) -> Result<(), Error> {
+        let wanted: Vec<(u32, Vec<u8>)> = keys
+            .iter()
+            .filter(|key| !self.is_kept(key) && !is_own_key(&key.key))
+            .map(|key| (key.db, key.key.clone()))
+            .collect();
+        if wanted.is_empty() {
+            return Ok(());
+        }
+        let found = self.parts.copy_keys.read(&self.parts.feed, &wanted)?;
+        for ((db, key), found) in wanted.iter().zip(&found) {
+            self.put(*db, key, found)?;
+        }
+        Ok(())
+    }
+
+    /// Adds what makes the target's key equal to `found`.
+    fn put(&mut self, source_db: u32, key: &[u8], found: &Found) -> Result<(), Error> {
+        let db = self.parts.scope.target_database(source_db);
+        let lanes = LaneSet::one(self.parts.router.lane_of(key));
+        let verified = match &found.payload {
+            Some(payload) => Some(rdb::verify(payload, false).map_err(super::copy_keys::CopyError::Damaged)?),
+            None => None,
+        };
+        let Some(value) = verified.filter(|v| self.parts.scope.type_in(type_of(&v.value))) else {
+            let del = OwnedArgs::new(&[&b"DEL"[..], key]);
+            self.unit.command(db, lanes, del.args().raw());
+            return Ok(());
+        };
+        let attributes = Attributes { expires_at_ms: found.expires_at_ms, ..Attributes::default() };
+        let writer = self.parts.writer;
+        let unit = &mut self.unit;
+        let put = writer.replace(key, &value.value, value.meta, &attributes, |raw| unit.command(db, lanes, raw));
+        put.map_err(|error| Error::Value { db: source_db, key: crate::target::escape_key(key), error })
+    }
+
+    /// Adds a RESTORE of the stream, with a payload that the target takes.
+    fn restore(&mut self, Command { args, .. }: Command<'_>, restore: Restore) -> Result<(), Error> {
+        let key = args.get(restore.key).unwrap_or_default();
+        let payload = args.get(restore.payload).unwrap_or_default();
+        let as_del = OwnedArgs::new(&[&b"DEL"[..], key]);
+        commands::keys(lookup_own(as_del.args()), as_del.args(), &mut self.keys).map_err(|e| self.bad(e))?;
+        let keys = std::mem::take(&mut self.keys);
+        let del = Command { args: as_del.args(), spec: lookup_own(as_del.args()) };
+        let stopped = is_own_key(key) || self.is_stopped_by_guard(del, &keys)?;
+        self.keys = keys;
+        if stopped {
+            return Ok(());
+        }
+        let value = rdb::verify(payload, true).map_err(super::copy_keys::CopyError::Damaged)?;
+        let db = self.parts.scope.target_database(self.db);
+        let lanes = LaneSet::one(self.parts.router.lane_of(key));
+        let attributes = Attributes {
+            expires_at_ms: (restore.expiry_ms > 0).then_some(restore.expiry_ms),
+            idle_s: restore.idle.and_then(|s| u64::try_from(s).ok()),
+            freq: restore.freq.and_then(|n| u8::try_from(n).ok()),
+        };
+        let writer = self.parts.writer;
+        let unit = &mut self.unit;
+        let put = writer.replace(key, &value.value, value.meta, &attributes, |raw| unit.command(db, lanes, raw));
+        put.map_err(|error| Error::Value { db: self.db, key: crate::target::escape_key(key), error })
+    }
+
+    fn restore_functions(&mut self, command: Command<'_>, payload: usize, policy: &str) -> Result<(), Error> {
+        let payload = command.args.get(payload).unwrap_or_default();
+        let restamped = self.parts.writer.restorer().restamp_functions(payload, true);
+        let Some(payload) = restamped.map_err(super::copy_keys::CopyError::Damaged)? else {
+            return if self.parts.skip_faults { self.skip(command.spec) } else { Err(self.cannot_send(command.spec)) };
+        };
+        let mut raw = Vec::new();
+        encode::command(&mut raw, &[&b"FUNCTION"[..], b"RESTORE", &payload, policy.as_bytes()]);
+        self.unit.command(0, self.parts.router.all_lanes(), &raw);
+        Ok(())
+    }
+
+    /// Deletes what is in scope of source databases, where the target's may hold more than that.
+    fn flush(&mut self, databases: &Databases) -> Result<(), Error> {
+        let flushed = |db: u32| match databases {
+            Databases::All => true,
+            Databases::These(list) => list.contains(&db),
+        };
+        let targets: Option<Vec<u32>> = match databases {
+            Databases::All => None,
+            Databases::These(list) => {
+                Some(list.iter().map(|db| self.parts.scope.target_database(*db)).collect())
+            }
+        };
+        match databases {
+            Databases::All => self.parts.copy_keys.forget(None),
+            Databases::These(list) => list.iter().for_each(|db| self.parts.copy_keys.forget(Some(*db))),
+        }
+        // What the transaction did before is gone with the flush, but for what lies elsewhere.
+        self.unit.clear();
+        let elsewhere: Vec<CopyKey> = self.written.drain(..).filter(|key| !flushed(key.db)).collect();
+        self.unit.task(Task::RemoveScope { databases: targets.clone() }, self.parts.router.all_lanes());
+        self.copy(&elsewhere)?;
+        // A target database that others flow into as well has lost their keys too.
+        let Some(targets) = targets else { return Ok(()) };
+        for db in self.flowing_into(&targets)? {
+            if !flushed(db) {
+                self.copy_database(db)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The source databases in scope that hold keys now and go to one of `targets`.
+    fn flowing_into(&mut self, targets: &[u32]) -> Result<Vec<u32>, Error> {
+        let filled = self.parts.copy_keys.databases()?.into_iter();
+        let scope = &self.parts.scope;
+        let flows = |db: &u32| scope.database_in(*db) && targets.contains(&scope.target_database(*db));
+        Ok(filled.filter(flows).collect())
+    }
+
+    /// Two source databases change places, and the target's can't simply do the same.
+    fn swap(&mut self, a: u32, b: u32) -> Result<(), Error> {
+        let scope = &self.parts.scope;
+        let sides: Vec<u32> = [a, b].into_iter().filter(|db| scope.database_in(*db)).collect();
+        let targets: Vec<u32> = sides.iter().map(|db| scope.target_database(*db)).collect();
+        self.unit.clear();
+        let elsewhere: Vec<CopyKey> = self.written.drain(..).filter(|key| !sides.contains(&key.db)).collect();
+        let all = self.parts.router.all_lanes();
+        self.unit.task(Task::RemoveScope { databases: Some(targets.clone()) }, all);
+        sides.iter().for_each(|db| self.parts.copy_keys.forget(Some(*db)));
+        self.copy(&elsewhere)?;
+        for db in self.flowing_into(&targets)? {
+            self.copy_database(db)?;
+        }
+        for db in sides {
+            self.parts.copy_keys.doubt(db)?;
+        }
+        Ok(())
+    }
+
+    /// Copies every key in scope of a source database, at offsets.
+    fn copy_database(&mut self, db: u32) -> Result<(), Error> {
+        let mut cursor = b"0".to_vec();
+        loop {
+            let page = self.parts.copy_keys.scan(db, &mut cursor)?;
+            let in_scope = page.into_iter().filter(|key| self.parts.scope.key_in(db, key));
+            let keys: Vec<CopyKey> = in_scope.map(|key| CopyKey { db, key }).collect();
+            for some in keys.chunks(COPY_KEYS_MAX) {
+                self.copy(some)?;
+            }
+            if cursor == b"0" {
+                break;
+            }
+        }
+        // Keys that came and went while they were listed: the stream's units on them can't build on what is here.
+        Ok(self.parts.copy_keys.doubt(db)?)
+    }
+
+    /// SWAPDB where the target's databases can do the same. Records stay where they are read: in database 0.
+    fn swap_whole(&mut self, Command { args, .. }: Command<'_>) -> Result<(), Error> {
+        let number = |at: usize| args.get(at).and_then(|db| std::str::from_utf8(db).ok()?.parse::<u32>().ok());
+        let (Some(a), Some(b)) = (number(1), number(2)) else { return Ok(()) };
+        let all = self.parts.router.all_lanes();
+        if self.parts.copy_keys.guards(self.offset) {
+            // Keys that stand elsewhere than the stream would change places too.
+            return self.swap(a, b);
+        }
+        self.unit.command(0, all, args.raw());
+        let other = match (a, b) {
+            (0, other) | (other, 0) if other != 0 => other,
+            _ => return Ok(()),
+        };
+        let mut del: Vec<&[u8]> = vec![b"DEL"];
+        del.extend(self.parts.record_keys.iter().map(Vec::as_slice));
+        self.unit.command(other, all, OwnedArgs::new(&del).args().raw());
+        Ok(())
+    }
+
+    /// FLUSHALL, FLUSHDB and SWAPDB where some keys of the target are to stay.
+    fn whole_under_keep(&mut self, Command { args, spec }: Command<'_>) -> Result<(), Error> {
+        let number = |at: usize| args.get(at).and_then(|db| std::str::from_utf8(db).ok()?.parse::<u32>().ok());
+        match (spec.shape, number(1), number(2)) {
+            (Shape::FlushAll, ..) => self.flush(&Databases::All),
+            (Shape::FlushDb, ..) => self.flush(&Databases::These(vec![self.db])),
+            (_, Some(a), Some(b)) => self.swap(a, b),
+            _ => Ok(()),
+        }
+    }
+
+    fn bad(&self, error: commands::Error) -> Error {
+        Error::Command { db: self.db, offset: self.offset, error }
+    }
+
+    fn cannot_send(&self, spec: &Spec) -> Error {
+        Error::CannotSend { command: spec.name.to_string(), db: self.db, offset: self.offset }
+    }
+}
+
+/// Keys read from the source in one transaction: it stands still for them.
+const COPY_KEYS_MAX: usize = 64;
+
+/// The row of a command that is made here.
+fn lookup_own(args: Args<'_>) -> &'static Spec {
+    match commands::lookup(args) {
+        Some(spec) => spec,
+        None => unreachable!("keyferry only makes commands of its own table"),
+    }
+}

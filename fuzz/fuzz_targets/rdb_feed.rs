@@ -67,7 +67,10 @@ fn events<'a>(pieces: impl IntoIterator<Item = &'a [u8]>, limits: &Limits, big: 
                     false
                 }
                 Err(error) => {
-                    seen.push(error.to_string());
+                    // The fault; the position told beside it may be that of the item's first byte or its last.
+                    let words = error.to_string();
+                    let fault = words.split(" at byte ").next().unwrap_or_default();
+                    seen.push(fault.to_owned());
                     return seen;
                 }
             };

@@ -40,6 +40,7 @@ fn events<'a>(pieces: impl IntoIterator<Item = &'a [u8]>, limits: &Limits, big: 
     let mut seen = Vec::new();
     // Events up to the last item that is complete.
     let mut whole = 0;
+    let mut buffered = false;
     for piece in pieces {
         decoder.feed(piece);
         loop {
@@ -79,14 +80,23 @@ fn events<'a>(pieces: impl IntoIterator<Item = &'a [u8]>, limits: &Limits, big: 
                 }
             };
             match big {
-                _ if !is_big => {}
+                _ if !is_big => buffered = false,
                 Big::Skip => decoder.skip_value(),
                 Big::Stream => {
                     if decoder.stream_value().is_err() {
                         decoder.skip_value();
                     }
                 }
-                Big::Buffer => decoder.buffer_value(1 << 20),
+                // One that is over this, too, comes again as big.
+                Big::Buffer if !buffered => {
+                    decoder.buffer_value(1 << 20);
+                    buffered = true;
+                    continue;
+                }
+                Big::Buffer => {
+                    decoder.skip_value();
+                    buffered = false;
+                }
             }
         }
     }

@@ -1,0 +1,516 @@
+//! keyferry beside native replication: the same data between the same two servers in the same run, as ratios.
+//!
+//! `cargo bench --bench side_by_side -- [--n 1000000] [--rounds 3] [--only copy|stream|tx|delay] [--server redis-7.0]`
+//!
+//! Uses the servers of `tests/servers.sh` and the release build (or `$KEYFERRY_BIN`). Every figure is the median of
+//! the rounds; nothing is asserted. The two programs, the load and both servers share the machine's cores.
+
+#[path = "../tests/it/client.rs"]
+#[macro_use]
+#[allow(dead_code, unused_macros)]
+mod client;
+#[path = "../tests/it/server.rs"]
+#[allow(dead_code)]
+mod server;
+#[path = "../tests/it/tool.rs"]
+#[allow(dead_code)]
+mod tool;
+#[path = "../tests/it/wait.rs"]
+#[allow(dead_code)]
+mod wait;
+
+use client::{Client, Cmd, Reply, Subscriber, encode};
+use fastrand::Rng;
+use server::Server;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+use tool::Tool;
+use wait::until;
+
+/// What both ends are set to: no delay before a transfer, no link lost for a full buffer.
+const CONFIG: &[&str] = &[
+    "repl-diskless-sync yes",
+    "repl-diskless-sync-delay 0",
+    "repl-diskless-load on-empty-db",
+    "client-output-buffer-limit replica 4gb 4gb 0",
+    "repl-backlog-size 256mb",
+    "notify-keyspace-events K$",
+];
+const LIMIT: Duration = Duration::from_secs(300);
+/// Kernel ticks in a second, as /proc counts CPU time.
+const TICKS: f64 = 100.0;
+/// Last writes of a stream, enough that every lane has some.
+const END_MARKS: usize = 64;
+const DELAY_WRITES_PER_SECOND: u64 = 5000;
+const DELAY_PROBES: usize = 1500;
+
+struct Options {
+    n: usize,
+    rounds: usize,
+    only: Option<String>,
+    server: String,
+}
+
+fn main() {
+    let options = options();
+    println!(
+        "{} keys or writes, {} rounds, {}",
+        options.n, options.rounds, options.server
+    );
+    let wants = |what: &str| options.only.as_deref().is_none_or(|only| only == what);
+    if wants("copy") {
+        copy(&options);
+    }
+    if wants("stream") || wants("tx") {
+        streams(&options, wants("stream"), wants("tx"));
+    }
+    if wants("delay") {
+        delay(&options);
+    }
+}
+
+fn options() -> Options {
+    let mut options = Options {
+        n: 1_000_000,
+        rounds: 3,
+        only: None,
+        server: "redis-7.0".into(),
+    };
+    let mut words = std::env::args().skip(1);
+    while let Some(word) = words.next() {
+        let mut value = || {
+            words
+                .next()
+                .unwrap_or_else(|| panic!("{word} needs a value"))
+        };
+        match word.as_str() {
+            "--n" => options.n = value().parse().expect("--n: a number"),
+            "--rounds" => options.rounds = value().parse().expect("--rounds: a number"),
+            "--only" => options.only = Some(value()),
+            "--server" => options.server = value(),
+            "--bench" => {}
+            _ => panic!("unknown option {word}: --n, --rounds, --only, --server"),
+        }
+    }
+    options
+}
+
+/// One measurement of one program.
+#[derive(Clone, Copy, Default)]
+struct Row {
+    wall_s: f64,
+    cpu_s: f64,
+    peak_mib: f64,
+    target_cpu_s: f64,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Program {
+    Native,
+    Keyferry,
+}
+
+/// Who keeps the target equal; ends when dropped.
+enum Mover {
+    Native,
+    Keyferry(Tool),
+}
+
+impl Mover {
+    fn start(program: Program, source: &Server, target: &Server) -> Mover {
+        match program {
+            Program::Native => {
+                let mut client = target.client();
+                client.call(&cmd!["REPLICAOF", "127.0.0.1", source.port]);
+                Mover::Native
+            }
+            Program::Keyferry => Mover::Keyferry(Tool::sync(source, target, &[])),
+        }
+    }
+
+    fn cpu_s(&self) -> f64 {
+        match self {
+            Mover::Native => 0.0,
+            Mover::Keyferry(tool) => cpu_s(tool.pid()),
+        }
+    }
+
+    fn peak_mib(&self) -> f64 {
+        let Mover::Keyferry(tool) = self else {
+            return 0.0;
+        };
+        let status = std::fs::read_to_string(format!("/proc/{}/status", tool.pid()));
+        let status = status.unwrap_or_default();
+        let line = status.lines().find(|l| l.starts_with("VmHWM"));
+        let kib = line.and_then(|l| l.split_whitespace().nth(1)?.parse::<f64>().ok());
+        kib.unwrap_or_default() / 1024.0
+    }
+}
+
+/// CPU seconds of a live process so far.
+fn cpu_s(pid: u32) -> f64 {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let after_name = stat.rsplit(')').next().unwrap_or_default();
+    let fields: Vec<&str> = after_name.split_whitespace().collect();
+    let ticks = |i: usize| fields.get(i).and_then(|f| f.parse::<f64>().ok());
+    (ticks(11).unwrap_or(0.0) + ticks(12).unwrap_or(0.0)) / TICKS
+}
+
+fn median(rows: &[Row], field: impl Fn(&Row) -> f64) -> f64 {
+    let mut values: Vec<f64> = rows.iter().map(field).collect();
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or_default()
+}
+
+fn report(what: &str, native: &[Row], ours: &[Row]) {
+    let base = median(native, |r| r.wall_s);
+    let wall = median(ours, |r| r.wall_s);
+    println!(
+        "{what}: native {base:.2} s, keyferry {wall:.2} s = {:.2} x native, {:.2} s CPU, peak {:.0} MiB; \
+         target's CPU {:.2} s, native {:.2} s",
+        wall / base,
+        median(ours, |r| r.cpu_s),
+        median(ours, |r| r.peak_mib),
+        median(ours, |r| r.target_cpu_s),
+        median(native, |r| r.target_cpu_s),
+    );
+}
+
+// ---- copy
+
+fn copy(options: &Options) {
+    let source = Server::with(&options.server, CONFIG);
+    load_mixed(&mut source.client(), options.n);
+    let want = source.client().dbsize();
+    let (mut native, mut ours) = (Vec::new(), Vec::new());
+    for _ in 0..options.rounds {
+        native.push(copy_once(Program::Native, options, &source, want));
+        ours.push(copy_once(Program::Keyferry, options, &source, want));
+    }
+    report(&format!("copy of {want} keys"), &native, &ours);
+}
+
+fn copy_once(program: Program, options: &Options, source: &Server, want: i64) -> Row {
+    let target = Server::with(&options.server, CONFIG);
+    let mut client = target.client();
+    let before_s = cpu_s(target.pid());
+    let started = Instant::now();
+    let mover = Mover::start(program, source, &target);
+    let wall_s = match program {
+        Program::Native => {
+            until_link_up(&mut client);
+            started.elapsed().as_secs_f64()
+        }
+        Program::Keyferry => time_to_keys(&mut client, want, started),
+    };
+    Row {
+        wall_s,
+        cpu_s: mover.cpu_s(),
+        peak_mib: mover.peak_mib(),
+        target_cpu_s: cpu_s(target.pid()) - before_s,
+    }
+}
+
+fn until_link_up(client: &mut Client) {
+    let started = Instant::now();
+    while client
+        .info("replication")
+        .get("master_link_status")
+        .map(String::as_str)
+        != Some("up")
+    {
+        assert!(
+            started.elapsed() < LIMIT,
+            "native replication never came up"
+        );
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Seconds until the target held `want` keys besides keyferry's own records, which are counted only when all is quiet.
+fn time_to_keys(client: &mut Client, want: i64, started: Instant) -> f64 {
+    let mut seen: Vec<(f64, i64)> = Vec::new();
+    loop {
+        let keys = client.ask(&cmd!["DBSIZE"]).map_or(0, |n| n.int());
+        let now = started.elapsed().as_secs_f64();
+        if seen.last().is_none_or(|&(_, last)| last != keys) {
+            seen.push((now, keys));
+        }
+        let quiet_s = now - seen.last().map_or(now, |&(at, _)| at);
+        if keys >= want && quiet_s > 1.0 {
+            let own = client.call(&cmd!["KEYS", "*keyferry:*"]).list().len() as i64;
+            if let Some(&(at, _)) = seen.iter().find(|&&(_, n)| n >= want + own) {
+                return at;
+            }
+        }
+        assert!(started.elapsed() < LIMIT, "only {keys} of {want} keys came");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Half strings of 100 bytes, a fifth hashes, the rest sorted sets and lists.
+fn load_mixed(client: &mut Client, n: usize) {
+    let mut rng = Rng::with_seed(3);
+    let text: String = (0..2000).map(|_| rng.alphanumeric()).collect();
+    for from in (0..n).step_by(5000) {
+        let part: Vec<Cmd> = (from..n.min(from + 5000))
+            .map(|i| {
+                let at = i % 1000;
+                match i % 20 {
+                    0..10 => cmd!["SET", format!("s:{i}"), text[at..at + 100]],
+                    10..14 => {
+                        let (x, y) = (&text[at..at + 50], &text[at + 50..at + 100]);
+                        cmd!["HSET", format!("h:{i}"), "name", x, "age", i, "addr", y]
+                    }
+                    14..17 => {
+                        let mut zadd = cmd!["ZADD", format!("z:{i}")];
+                        for j in 0..8 {
+                            zadd.extend(cmd![i + j, text[at + j * 4..at + j * 4 + 8]]);
+                        }
+                        zadd
+                    }
+                    _ => {
+                        let mut push = cmd!["RPUSH", format!("l:{i}")];
+                        push.extend((0..10).map(|j| text.as_bytes()[at + j * 10..][..10].to_vec()));
+                        push
+                    }
+                }
+            })
+            .collect();
+        client.load(&part);
+    }
+}
+
+// ---- stream
+
+/// Commands, ready to be sent flat out.
+struct Blast {
+    bytes: Vec<u8>,
+    /// Replies that they bring.
+    replies: usize,
+    /// Writes among them.
+    writes: usize,
+}
+
+/// 60 % SET, 20 % HSET, 10 % INCR, 10 % ZADD.
+fn plain_blast(n: usize) -> Blast {
+    let mut rng = Rng::with_seed(5);
+    let mut bytes = Vec::new();
+    for i in 0..n {
+        let k = rng.usize(0..=n / 4);
+        let command = match i % 10 {
+            0..6 => cmd!["SET", format!("s:{k}"), "v".repeat(100)],
+            6..8 => cmd![
+                "HSET",
+                format!("h:{k}"),
+                format!("f{}", i % 7),
+                "w".repeat(40)
+            ],
+            8 => cmd!["INCR", format!("c:{k}")],
+            _ => cmd!["ZADD", format!("z:{k}"), i, format!("m{}", i % 13)],
+        };
+        encode(&command, &mut bytes);
+    }
+    Blast {
+        bytes,
+        replies: n,
+        writes: n,
+    }
+}
+
+/// The same number of writes, in transactions over three random keys each.
+fn transaction_blast(n: usize) -> Blast {
+    let mut rng = Rng::with_seed(6);
+    let mut bytes = Vec::new();
+    let transactions = n / 3;
+    for i in 0..transactions {
+        let mut key = |kind: &str| format!("{kind}:{}", rng.usize(0..=n / 4));
+        let batch = [
+            cmd!["MULTI"],
+            cmd!["SET", key("s"), "v".repeat(100)],
+            cmd!["INCR", key("c")],
+            cmd!["HSET", key("h"), format!("f{}", i % 7), "w".repeat(40)],
+            cmd!["EXEC"],
+        ];
+        batch.iter().for_each(|command| encode(command, &mut bytes));
+    }
+    // EXEC answers with a header line and one line for each of its three integers or statuses.
+    Blast {
+        bytes,
+        replies: transactions * 8,
+        writes: transactions * 3,
+    }
+}
+
+impl Blast {
+    /// Sends everything and reads the replies meanwhile.
+    fn send(&self, port: u16) {
+        let mut socket = TcpStream::connect(("127.0.0.1", port)).expect("the source is there");
+        let mut reader = socket.try_clone().expect("a second handle of the socket");
+        let want = self.replies;
+        let drain = std::thread::spawn(move || {
+            let (mut lines, mut buf) = (0, vec![0; 1 << 20]);
+            while lines < want {
+                let n = reader.read(&mut buf).expect("replies");
+                assert!(n > 0, "the source closed the connection");
+                lines += buf[..n].iter().filter(|b| **b == b'\n').count();
+            }
+        });
+        for part in self.bytes.chunks(1 << 18) {
+            socket.write_all(part).expect("the source takes the load");
+        }
+        drain.join().expect("all replies came");
+    }
+}
+
+fn streams(options: &Options, plain: bool, transactions: bool) {
+    let source = Server::with(&options.server, CONFIG);
+    let mut rates = Vec::new();
+    let blasts = [
+        (true, "stream", plain_blast(options.n)),
+        (
+            transactions,
+            "transactions of three keys",
+            transaction_blast(options.n),
+        ),
+    ];
+    for (wanted, what, blast) in blasts {
+        if !wanted {
+            continue;
+        }
+        let (mut native, mut ours) = (Vec::new(), Vec::new());
+        for _ in 0..options.rounds {
+            native.push(stream_once(Program::Native, options, &source, &blast));
+            ours.push(stream_once(Program::Keyferry, options, &source, &blast));
+        }
+        let rate = |rows: &[Row]| blast.writes as f64 / median(rows, |r| r.wall_s);
+        if plain || what != "stream" {
+            report(&format!("{what}, {} writes", blast.writes), &native, &ours);
+        }
+        rates.push((rate(&native), rate(&ours)));
+    }
+    if let [(native, ours), (native_tx, ours_tx)] = rates[..] {
+        println!(
+            "transactions: {:.0} k writes/s = {:.2} of the plain stream's {:.0} k (native {:.2})",
+            ours_tx / 1e3,
+            ours_tx / ours,
+            ours / 1e3,
+            native_tx / native
+        );
+    }
+}
+
+fn stream_once(program: Program, options: &Options, source: &Server, blast: &Blast) -> Row {
+    let target = Server::with(&options.server, CONFIG);
+    let mut writer = source.client();
+    writer.call(&cmd!["FLUSHALL"]);
+    let mover = Mover::start(program, source, &target);
+    let mut client = target.client();
+    until_following(&mut writer, &mut client);
+    let (cpu0_s, target0_s) = (mover.cpu_s(), cpu_s(target.pid()));
+    let started = Instant::now();
+    blast.send(source.port);
+    let marks: Vec<Cmd> = (0..END_MARKS)
+        .map(|i| cmd!["SET", format!("end:{i}"), "1"])
+        .collect();
+    writer.load(&marks);
+    let mut ask = cmd!["EXISTS"];
+    ask.extend((0..END_MARKS).map(|i| format!("end:{i}").into_bytes()));
+    while client.call(&ask).int() < END_MARKS as i64 {
+        assert!(
+            started.elapsed() < LIMIT,
+            "the stream never came to its end"
+        );
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    Row {
+        wall_s: started.elapsed().as_secs_f64(),
+        cpu_s: mover.cpu_s() - cpu0_s,
+        peak_mib: mover.peak_mib(),
+        target_cpu_s: cpu_s(target.pid()) - target0_s,
+    }
+}
+
+fn until_following(source: &mut Client, target: &mut Client) {
+    until(LIMIT, "the stream to flow", || {
+        source.call(&cmd!["INCR", "mark"]);
+        std::thread::sleep(Duration::from_millis(50));
+        // LOADING and the like: not yet.
+        let seen = target.ask(&cmd!["GET", "mark"]).unwrap_or(Reply::Nil);
+        seen == source.get("mark")
+    });
+}
+
+// ---- delay
+
+fn delay(options: &Options) {
+    for (name, program) in [("native", Program::Native), ("keyferry", Program::Keyferry)] {
+        let mut all = Vec::new();
+        for _ in 0..options.rounds {
+            all.push(delays(program, options));
+        }
+        let mut medians: Vec<f64> = all.iter().map(|d| d[d.len() / 2]).collect();
+        let mut p99s: Vec<f64> = all.iter().map(|d| d[d.len() * 99 / 100]).collect();
+        medians.sort_by(f64::total_cmp);
+        p99s.sort_by(f64::total_cmp);
+        println!(
+            "delay at {DELAY_WRITES_PER_SECOND} writes/s, {name}: median {:.2} ms, p99 {:.2} ms (write on the source to event on the target)",
+            medians[medians.len() / 2],
+            p99s[p99s.len() / 2]
+        );
+    }
+}
+
+/// Milliseconds from before a write on the source to its keyspace event on the target, sorted.
+fn delays(program: Program, options: &Options) -> Vec<f64> {
+    let source = Server::with(&options.server, CONFIG);
+    let target = Server::with(&options.server, CONFIG);
+    let mut writer = source.client();
+    let _mover = Mover::start(program, &source, &target);
+    until_following(&mut writer, &mut target.client());
+    let halt = Arc::new(AtomicBool::new(false));
+    let load = {
+        let (client, halt) = (source.client(), Arc::clone(&halt));
+        std::thread::spawn(move || steady_load(client, &halt))
+    };
+    let mut events = Subscriber::new(target.client(), "__keyspace@0__:probe");
+    let mut delays = Vec::with_capacity(DELAY_PROBES);
+    let mut rng = Rng::with_seed(9);
+    for i in 0..DELAY_PROBES {
+        // At random moments, so as not to fall in step with the load or with anyone's timer.
+        std::thread::sleep(Duration::from_micros(rng.u64(500..3500)));
+        let started = Instant::now();
+        writer.call(&cmd!["SET", "probe", i]);
+        events.next();
+        delays.push(started.elapsed().as_secs_f64() * 1e3);
+    }
+    halt.store(true, Ordering::Relaxed);
+    load.join().expect("the load ends");
+    delays.sort_by(f64::total_cmp);
+    delays
+}
+
+/// Writes at an even pace: one command at a time, ten a step of two milliseconds.
+fn steady_load(mut client: Client, halt: &AtomicBool) {
+    let mut rng = Rng::with_seed(8);
+    let started = Instant::now();
+    let mut sent = 0;
+    while !halt.load(Ordering::Relaxed) {
+        let batch: Vec<Cmd> = (0..10)
+            .map(|_| {
+                cmd![
+                    "SET",
+                    format!("load:{}", rng.u32(0..100_000)),
+                    "v".repeat(100)
+                ]
+            })
+            .collect();
+        client.load(&batch);
+        sent += batch.len() as u64;
+        let due = Duration::from_secs_f64(sent as f64 / DELAY_WRITES_PER_SECOND as f64);
+        std::thread::sleep(due.saturating_sub(started.elapsed()));
+    }
+}

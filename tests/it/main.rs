@@ -1,0 +1,21 @@
+//! Tests against real servers of many versions (`tests/servers.sh` brings them).
+//!
+//! The first five modules are the harness: servers, a client, data and load, the comparer, keyferry as a process.
+
+#[macro_use]
+mod client;
+mod compare;
+mod load;
+mod server;
+mod tls;
+mod tool;
+mod wait;
+
+mod copy;
+mod ends;
+mod filter;
+mod follow;
+mod harness;
+mod links;
+mod mistakes;
+mod rules;

@@ -294,6 +294,7 @@ impl<'a> Stream<'a> {
             Shape::FlushAll => self.parts.copy_keys.forget(None),
             Shape::FlushDb => self.parts.copy_keys.forget(Some(self.db)),
             Shape::SwapDb => return self.swap_whole(command),
+            Shape::FlushSlot => return Err(self.cannot_send(spec)),
             Shape::Global => {
                 let lanes = self.global_lanes(command);
                 self.unit.command(db, lanes, args.raw());

@@ -17,8 +17,6 @@ pub enum Error {
     Damaged(#[from] rdb::Error),
     #[error(transparent)]
     Unsupported(#[from] Unsupported),
-    #[error("a module's value, which servers before 6.2 exit on unless they have the module")]
-    Module,
 }
 
 /// What a target takes, and how a value is best written to it.
@@ -68,7 +66,7 @@ impl ValueWriter {
             router.copy(lane, db, |out| set(out, key.name, &text, attributes.expires_at_ms));
             return Ok(());
         }
-        let Some(payload) = self.payload(&key.value, key.meta)? else {
+        let Some(payload) = self.restorer.payload(&key.value, key.meta)? else {
             let (mut bytes, mut commands) = (Vec::new(), 0);
             self.rebuild(key.name, &key.value, attributes.expires_at_ms, &mut |args| {
                 encode::command(&mut bytes, args);
@@ -94,7 +92,7 @@ impl ValueWriter {
         mut command: impl FnMut(&[u8]),
     ) -> Result<(), Error> {
         let mut out = Vec::new();
-        if let Some(payload) = self.payload(value, meta)? {
+        if let Some(payload) = self.restorer.payload(value, meta)? {
             self.restore(&mut out, name, &payload, attributes);
             command(&out);
             return Ok(());
@@ -135,16 +133,6 @@ impl ValueWriter {
     /// SET … PXAT came with 6.2.
     fn knows_pxat(&self) -> bool {
         self.project == Project::Valkey || self.version >= (6, 2, 0)
-    }
-
-    fn payload<'a>(&self, value: &RawValue<'a>, meta: Option<&'a [u8]>) -> Result<Option<rdb::Payload<'a>>, Error> {
-        if self.restorer.needs_validation() {
-            if value.value_type == opcode::MODULE_2 {
-                return Err(Error::Module);
-            }
-            rdb::validate(value, &Limits::default())?;
-        }
-        Ok(self.restorer.payload(value, meta)?)
     }
 
     fn rebuild(

@@ -40,8 +40,8 @@ pub enum Answer {
     Selected,
     /// Not applied, will be sent again.
     Refused { words: String, refusal: Refusal },
-    /// Never to be applied; dropped from the window.
-    Fault { words: String, what: Described },
+    /// Never to be applied; dropped.
+    Fault { words: String, what: Vec<Described>, bytes: usize },
 }
 
 #[derive(Debug, Default)]
@@ -54,6 +54,9 @@ pub struct CopyLane {
     pub db: u32,
     /// The database of a SELECT that isn't answered yet.
     selecting: Option<u32>,
+    /// Sends values behind a SELECT that isn't answered (see `Rules::select_awaited`).
+    #[cfg(test)]
+    pub hasty: bool,
 }
 
 impl CopyLane {
@@ -78,9 +81,16 @@ impl CopyLane {
         while self.selecting.is_none() && self.sent_bytes < WINDOW_BYTES && self.sent.len() < WINDOW_VALUES {
             let Some(value) = self.waiting.front() else { return };
             if value.db() != self.db {
-                if self.sent.is_empty() {
-                    self.selecting = Some(value.db());
-                    encode::command(out, &[b"SELECT", value.db().to_string().as_bytes()]);
+                if !self.sent.is_empty() {
+                    return;
+                }
+                self.selecting = Some(value.db());
+                encode::command(out, &[b"SELECT", value.db().to_string().as_bytes()]);
+                #[cfg(test)]
+                if self.hasty {
+                    out.extend_from_slice(value.bytes());
+                    self.sent_bytes += value.bytes().len();
+                    self.sent.extend(self.waiting.pop_front());
                 }
                 return;
             }
@@ -106,7 +116,7 @@ impl CopyLane {
                     Answer::Selected
                 }
                 Some(words) => match refusal(&words) {
-                    Refusal::ForGood => Answer::Fault { words, what: describe_select(db) },
+                    Refusal::ForGood => self.drop_database(db, words),
                     refusal => Answer::Refused { words, refusal },
                 },
             });
@@ -118,9 +128,7 @@ impl CopyLane {
             None => Answer::Applied { bytes },
             Some(words) => match refusal(&words) {
                 Refusal::ForGood => {
-                    let (command, key) = name_and_key(value.bytes(), 0);
-                    let what = Described { command, key, db: value.db(), offset: ReplOffset(0) };
-                    Answer::Fault { words, what }
+                    Answer::Fault { words, what: vec![describe(&value)], bytes }
                 }
                 refusal => {
                     // Values are independent of each other, so its place among them doesn't matter.
@@ -129,6 +137,16 @@ impl CopyLane {
                 }
             },
         })
+    }
+
+    /// The database can't be selected: the values that wait for it at the front would wait for ever.
+    fn drop_database(&mut self, db: u32, words: String) -> Answer {
+        let (mut what, mut bytes) = (Vec::new(), 0);
+        while let Some(value) = self.waiting.pop_front_if(|value| value.db() == db) {
+            what.push(describe(&value));
+            bytes += value.bytes().len();
+        }
+        Answer::Fault { words, what, bytes }
     }
 
     /// The connection is gone: what wasn't acknowledged goes again, which replaces it by itself.
@@ -142,6 +160,7 @@ impl CopyLane {
     }
 }
 
-fn describe_select(db: u32) -> Described {
-    Described { command: "SELECT".into(), key: db.to_string().into_bytes(), db, offset: ReplOffset(0) }
+fn describe(value: &Value) -> Described {
+    let (command, key) = name_and_key(value.bytes(), 0);
+    Described { command, key, db: value.db(), offset: ReplOffset(0) }
 }

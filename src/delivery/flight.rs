@@ -83,6 +83,14 @@ impl Flush {
         }
     }
 
+    /// The task of the unit that it holds, if that has one; such a unit goes alone.
+    pub fn task_of_unit(&self) -> Option<&Task> {
+        self.parts.iter().find_map(|part| match &part.holder {
+            Holder::Joint(joint) => joint.task.as_ref(),
+            Holder::Chunk(_) => None,
+        })
+    }
+
     /// Takes out the unit that `at` lies in, so that the rest can be sent without it.
     pub fn remove_unit(&mut self, at: &Located) {
         let Some(part) = self.parts.get(at.part).cloned() else { return };
@@ -99,10 +107,11 @@ impl Flush {
         self.parts.splice(at.part..=at.part, kept);
     }
 
-    /// Appends the transaction in RESP, for a connection whose database is `db`; it leaves database 0 selected.
+    /// Appends the transaction in RESP, with the records of the lanes `moved`, for a connection whose database is `db`;
+    /// it leaves database 0 selected.
     ///
     /// Returns how many commands stand between MULTI and EXEC.
-    pub fn encode(&self, job: &str, mut db: u32, out: &mut Vec<u8>) -> usize {
+    pub fn encode(&self, job: &str, mut db: u32, moved: LaneSet, out: &mut Vec<u8>) -> usize {
         let mut queued = 0;
         let mut select = |out: &mut Vec<u8>, db: &mut u32, wanted: u32| {
             if *db != wanted {
@@ -128,7 +137,7 @@ impl Flush {
         }
         select(out, &mut db, 0);
         let text = self.record.encode();
-        for lane in self.lanes.iter() {
+        for lane in moved.iter() {
             encode::command(out, &[&b"SET"[..], &record::key(job, lane), text.as_bytes()]);
             queued += 1;
         }
@@ -248,6 +257,12 @@ impl Flight {
     /// `queued`: what [`Flush::encode`] returned.
     pub fn new(flush: Flush, db: u32, queued: usize) -> Self {
         Flight { flush, db, queued, seen: 0, stage: Stage::Multi, refused: None, errors: Vec::new() }
+    }
+
+    /// For the commands of a flush that were sent without MULTI and EXEC (see `Rules::one_transaction`).
+    #[cfg(test)]
+    pub fn bare(flush: Flush, db: u32, queued: usize) -> Self {
+        Flight { stage: Stage::Results, ..Flight::new(flush, db, queued) }
     }
 
     /// Takes the next answer; returns the outcome with the last.

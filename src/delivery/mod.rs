@@ -8,7 +8,10 @@ pub mod copy;
 pub mod flight;
 pub mod record;
 pub mod refusal;
+mod rules;
 pub mod standalone;
+#[cfg(test)]
+mod tests;
 pub mod unit;
 
 pub use standalone::Standalone;

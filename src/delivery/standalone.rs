@@ -7,6 +7,7 @@ use super::copy::{Answer, CopyLane};
 use super::flight::{Described, Flight, Flush, Holder, Located, OutOfStep, Outcome};
 use super::record::{JobState, Phase, Record};
 use super::refusal::{Refusal, refusal};
+use super::rules::rule;
 use super::unit::{Batch, Chunk, Item, LaneId, LaneSet, Task};
 use crate::offset::ReplOffset;
 use crate::resp::reply::Scanned;
@@ -76,9 +77,20 @@ struct Lane {
     pieces: u64,
     /// What its record in the target is known to say.
     recorded: Option<ReplOffset>,
+    /// A flush sent behind `flight` (see `Rules::one_in_flight`).
+    #[cfg(test)]
+    behind: Option<Flight>,
 }
 
 impl Lane {
+    /// A lane that follows and has nothing left to do has applied all that was routed.
+    fn advance(&mut self, routed: ReplOffset, routed_db: u32) {
+        if self.following && !self.is_busy() && self.queue.is_empty() && routed > self.applied {
+            self.applied = routed;
+            self.applied_db = routed_db;
+        }
+    }
+
     fn is_busy(&self) -> bool {
         self.flight.is_some() || self.held_by.is_some() || self.again.is_some() || self.paused || self.copy.in_flight()
     }
@@ -106,6 +118,8 @@ pub struct Standalone {
     now_ms: i64,
     queued_bytes: usize,
     replies_unseen: u64,
+    #[cfg(test)]
+    pub(crate) rules: super::rules::Rules,
 }
 
 impl Standalone {
@@ -121,12 +135,15 @@ impl Standalone {
             now_ms: 0,
             queued_bytes: 0,
             replies_unseen: 0,
+            #[cfg(test)]
+            rules: super::rules::Rules::default(),
         }
     }
 
     /// Takes over what the router has made; every lane has seen everything up to the batch's end.
     pub fn push(&mut self, batch: Batch) {
         self.queued_bytes += batch.bytes;
+        self.lanes.iter_mut().for_each(|lane| lane.advance(self.routed, self.routed_db));
         self.routed = batch.routed;
         self.routed_db = batch.routed_db;
         for (lane, items) in self.lanes.iter_mut().zip(batch.lanes) {
@@ -190,7 +207,14 @@ impl Standalone {
     pub fn send(&mut self, lane: LaneId, out: &mut Vec<u8>) -> Option<Task> {
         self.fill_copy(lane);
         let state = self.lanes.get_mut(lane)?;
-        if state.paused || state.flight.is_some() || state.held_by.is_some() {
+        #[cfg(test)]
+        {
+            state.copy.hasty = !self.rules.select_awaited;
+        }
+        let full = state.flight.is_some();
+        #[cfg(test)]
+        let full = full && (rule!(self, one_in_flight) || state.behind.is_some());
+        if state.paused || full || state.held_by.is_some() {
             return None;
         }
         if !state.copy.is_idle() {
@@ -202,6 +226,7 @@ impl Standalone {
             None => self.next_flush(lane)?,
         };
         if let Some(task) = flush.task.take() {
+            self.hold(&flush);
             let state = self.lanes.get_mut(flush.leader)?;
             state.again = Some(flush);
             state.paused = true;
@@ -225,12 +250,13 @@ impl Standalone {
 
     /// Has an idle lane write its record again, so that it names all that was routed, and a demoted server is noticed.
     pub fn send_record(&mut self, lane: LaneId, out: &mut Vec<u8>) {
-        let Some(state) = self.lanes.get(lane) else { return };
-        if state.following && !state.is_busy() && state.queue.is_empty() {
-            let mut record = self.record(lane);
-            record.offset = record.offset.max(self.routed);
-            record.stream_db = self.routed_db;
-            self.launch(Flush::new(lane, LaneSet::one(lane), record), out);
+        let Some(state) = self.lanes.get_mut(lane) else { return };
+        state.advance(self.routed, self.routed_db);
+        let idle = state.following && !state.is_busy() && state.queue.is_empty();
+        #[cfg(test)]
+        let idle = idle || self.writes_record_too_early(lane);
+        if idle {
+            self.launch(Flush::new(lane, LaneSet::one(lane), self.record(lane)), out);
         }
     }
 
@@ -244,12 +270,21 @@ impl Standalone {
         };
         let Some(outcome) = flight.answer(scanned)? else { return Ok(None) };
         let Some(flight) = state.flight.take() else { return Err(OutOfStep) };
+        #[cfg(test)]
+        {
+            state.flight = state.behind.take();
+        }
         // However a transaction ends, SELECTs in it that ran leave database 0 behind; one discarded ran none.
         if !matches!(outcome, Outcome::Refused { .. }) {
             state.copy.db = 0;
         }
         Ok(Some(match outcome {
             Outcome::Applied => self.flush_applied(flight.flush),
+            #[cfg(test)]
+            Outcome::AppliedBut(errors) if !rule!(self, one_transaction) => {
+                let (at, words) = errors.into_iter().next().unwrap_or_default();
+                self.flush_refused(flight, words, Some(at))
+            }
             Outcome::AppliedBut(errors) => {
                 let faults = errors.into_iter().map(|(at, words)| fault(&flight, at, words, true)).collect();
                 self.flush_applied(flight.flush);
@@ -277,7 +312,7 @@ impl Standalone {
             let record = records.get(lane).and_then(Option::as_ref);
             let record = record.filter(|r| r.job.generation == self.job.generation).ok_or(Lost::Record { lane })?;
             let recorded = state.recorded.unwrap_or_default();
-            if record.offset < recorded || record.pieces < state.pieces {
+            if (record.offset < recorded && rule!(self, record_falls_back)) || record.pieces < state.pieces {
                 return Err(Lost::RolledBack { lane, found: record.offset, applied: recorded });
             }
         }
@@ -285,20 +320,30 @@ impl Standalone {
             let Some(state) = self.lanes.get_mut(lane) else { continue };
             let Some(flush) = state.flight.take().map(|f| f.flush).or_else(|| state.again.take()) else { continue };
             let found = records.get(flush.leader).and_then(Option::as_ref);
-            let covered = |r: &Record| {
-                // Phases and pieces as well: the offset of a copying lane's record says nothing.
-                (r.phase == flush.record.phase || r.phase == Phase::Following)
-                    && r.offset >= flush.record.offset
-                    && r.pieces >= flush.record.pieces
-            };
-            if found.is_some_and(covered) {
+            if found.is_some_and(|record| covers(record, &flush)) && rule!(self, record_read_back) {
                 self.replies_unseen += 1;
                 self.flush_applied(flush);
             } else {
-                state.again = Some(flush);
+                // The break may have ended the task, or the server that it was done on.
+                let task = flush.task_of_unit().cloned().filter(|_| rule!(self, task_again));
+                state.again = Some(Flush { task, ..flush });
             }
         }
         Ok(())
+    }
+
+    /// With a rule taken out: a lane that isn't idle writes its record all the same.
+    #[cfg(test)]
+    fn writes_record_too_early(&mut self, lane: LaneId) -> bool {
+        let Some(state) = self.lanes.get_mut(lane).filter(|l| l.following && l.flight.is_none()) else { return false };
+        if state.held_by.is_some() {
+            return !self.rules.joined_writes_no_record;
+        }
+        if state.again.is_some() && !self.rules.record_acknowledged {
+            state.applied = state.applied.max(self.routed);
+            return true;
+        }
+        false
     }
 
     fn record(&self, lane: LaneId) -> Record {
@@ -328,27 +373,56 @@ impl Standalone {
     }
 
     fn launch(&mut self, flush: Flush, out: &mut Vec<u8>) {
+        for lane in flush.lanes.iter().filter_map(|l| self.lanes.get(l)) {
+            let falls = lane.following && flush.record.offset < lane.applied;
+            assert!(!falls, "a record doesn't fall back behind what its lane has applied");
+        }
+        self.hold(&flush);
         let Some(leader) = self.lanes.get_mut(flush.leader) else { return };
         let db = leader.copy.db;
-        let queued = flush.encode(&self.job_name, db, out);
+        #[cfg(test)]
+        let start = out.len();
+        let moved = match (rule!(self, record_in_flush), rule!(self, joint_moves_all)) {
+            (true, true) => flush.lanes,
+            (false, _) if !flush.parts.is_empty() => LaneSet::default(),
+            _ => LaneSet::one(flush.leader),
+        };
+        let queued = flush.encode(&self.job_name, db, moved, out);
+        #[cfg(test)]
+        if !rule!(self, one_transaction) {
+            out.drain(start..start + b"*1\r\n$5\r\nMULTI\r\n".len());
+            out.truncate(out.len() - b"*1\r\n$4\r\nEXEC\r\n".len());
+            leader.flight = Some(Flight::bare(flush, db, queued));
+            return;
+        }
+        let flight = Some(Flight::new(flush, db, queued));
+        #[cfg(test)]
+        if leader.flight.is_some() {
+            leader.behind = flight;
+            return;
+        }
+        leader.flight = flight;
+    }
+
+    /// The other lanes of a flush wait for its leader.
+    fn hold(&mut self, flush: &Flush) {
         for member in flush.lanes.iter().filter(|m| *m != flush.leader) {
             if let Some(member) = self.lanes.get_mut(member) {
                 member.held_by = Some(flush.leader);
             }
         }
-        let leader_id = flush.leader;
-        if let Some(leader) = self.lanes.get_mut(leader_id) {
-            leader.flight = Some(Flight::new(flush, db, queued));
-        }
     }
 
     /// Forms the next flush of `lane`, if it has one to send.
     fn next_flush(&mut self, lane: LaneId) -> Option<Flush> {
-        let state = self.lanes.get_mut(lane)?;
-        if !state.group.is_empty() {
-            let group = state.group;
-            return self.joint_flush(lane, group);
+        let group = self.lanes.get(lane)?.group;
+        if !group.is_empty() {
+            let flush = self.joint_flush(lane, group);
+            if flush.is_some() || !self.lanes.get(lane)?.group.is_empty() {
+                return flush;
+            }
         }
+        let state = self.lanes.get_mut(lane)?;
         match state.queue.front()? {
             Item::Copy(_) => None,
             Item::CopyEnd { offset, stream_db } => {
@@ -364,18 +438,15 @@ impl Standalone {
                 let applied = flush.record.clone();
                 self.take_unit(lane, &chunk, &mut flush);
                 // A piece has no place in the stream: the count of pieces is what names it.
-                flush.record = Record { pieces: applied.pieces + 1, ..applied };
+                flush.record = Record { pieces: applied.pieces + u64::from(rule!(self, pieces_counted)), ..applied };
                 Some(flush)
             }
-            Item::Joint(joint) => {
-                let lanes = joint.lanes;
-                self.joint_flush(lane, lanes)
-            }
+            Item::Joint(_) => self.joint_flush(lane, LaneSet::one(lane)),
             Item::Units(_) => {
                 let mut flush = Flush::new(lane, LaneSet::one(lane), self.record(lane));
                 while let Some(Item::Units(chunk)) = self.lanes.get(lane)?.queue.front() {
                     let chunk = Arc::clone(chunk);
-                    if is_full(&flush, &chunk, self.lanes.get(lane)?.taken) {
+                    if self.is_full(&flush, &chunk, self.lanes.get(lane)?.taken) {
                         break;
                     }
                     self.take_unit(lane, &chunk, &mut flush);
@@ -399,12 +470,14 @@ impl Standalone {
         }
     }
 
-    /// Forms a flush of several lanes, carried by `leader`, in the order of the stream, once all of them have drained.
+    /// Forms a flush of several lanes, carried by `leader`, in the order of the stream. `lanes` is the leader's group, or
+    /// the leader alone with a joint unit at its front.
     ///
-    /// It goes on behind the unit that joins them: what else waits for these lanes comes along, and a further joint
-    /// unit may bring more lanes in. So a stream of nothing but such units flows like one lane.
+    /// A joint unit brings in lanes that stand right before it, with all they sent acknowledged. So nothing that a lane
+    /// has applied lies behind the flush's end, which its record will name. The flush goes on behind the joint unit:
+    /// what else waits for its lanes comes along. So a stream of nothing but such units flows like one lane.
     fn joint_flush(&mut self, leader: LaneId, mut lanes: LaneSet) -> Option<Flush> {
-        if lanes.iter().any(|l| self.lanes.get(l).is_none_or(|l| l.is_busy() || !l.following)) {
+        if lanes.iter().any(|l| self.lanes.get(l).is_none_or(|l| l.is_busy()) && rule!(self, joined_drain)) {
             return None;
         }
         let mut flush = Flush::new(leader, lanes, self.record(leader));
@@ -415,7 +488,7 @@ impl Standalone {
                 Some(Item::Units(chunk)) => {
                     let chunk = Arc::clone(chunk);
                     let taken = self.lanes.get(lane).map_or(0, |l| l.taken);
-                    if is_full(&flush, &chunk, taken) {
+                    if self.is_full(&flush, &chunk, taken) {
                         break;
                     }
                     self.take_unit(lane, &chunk, &mut flush);
@@ -423,10 +496,13 @@ impl Standalone {
                 Some(Item::Joint(joint)) => {
                     let joint = Arc::clone(joint);
                     let more = joint.lanes.without(lanes);
-                    let full = is_full(&flush, &joint.chunk, 0);
+                    let full = self.is_full(&flush, &joint.chunk, 0);
                     let alone = joint.task.is_some() && !flush.parts.is_empty();
-                    if full || alone || !more.iter().all(|l| self.is_drained_to(l, &joint)) {
+                    if full || alone || !more.iter().all(|l| self.is_drained_to(l, &joint, flush.record.phase)) {
                         break;
+                    }
+                    if rule!(self, groups_apart) {
+                        self.dissolve(more);
                     }
                     lanes = lanes.with(more);
                     self.take_joint(&joint, &mut flush);
@@ -437,11 +513,13 @@ impl Standalone {
                 _ => break,
             }
         }
-        if flush.parts.is_empty() && flush.task.is_none() {
+        if flush.parts.is_empty() {
             self.dissolve(lanes);
             return None;
         }
         flush.lanes = lanes;
+        // One text for all: no lane's count may seem to have fallen back.
+        flush.record.pieces = lanes.iter().filter_map(|l| self.lanes.get(l)).map(|l| l.pieces).max().unwrap_or(0);
         for lane in lanes.iter() {
             if let Some(lane) = self.lanes.get_mut(lane) {
                 lane.group = lanes;
@@ -450,12 +528,29 @@ impl Standalone {
         Some(flush)
     }
 
-    /// True when `lane` has sent and acknowledged everything before `joint`.
-    fn is_drained_to(&self, lane: LaneId, joint: &Arc<super::unit::Joint>) -> bool {
+    /// True when `lane` has sent and acknowledged everything before `joint`, and is as far in the full sync.
+    fn is_drained_to(&self, lane: LaneId, joint: &Arc<super::unit::Joint>, phase: Phase) -> bool {
         self.lanes.get(lane).is_some_and(|l| {
             let at_it = matches!(l.queue.front(), Some(Item::Joint(front)) if Arc::ptr_eq(front, joint));
-            at_it && !l.is_busy() && l.following
+            let drained = !l.is_busy() && l.copy.is_idle() || !rule!(self, joined_drain);
+            at_it && drained && l.following == (phase == Phase::Following)
         })
+    }
+
+    /// True when the unit at segment `taken` of `chunk` doesn't fit into `flush` any more.
+    fn is_full(&self, flush: &Flush, chunk: &Chunk, taken: usize) -> bool {
+        let Some(segment) = chunk.segments.get(taken).filter(|_| !flush.parts.is_empty()) else { return false };
+        if segment.offset == flush.record.offset && rule!(self, offset_whole) {
+            // Another lane's share of the same command: the record names both or none.
+            return false;
+        }
+        let to = unit_end(chunk, taken);
+        let commands: u32 = chunk.segments.get(taken..to).unwrap_or_default().iter().map(|s| s.commands).sum();
+        #[cfg(not(test))]
+        let most = FLUSH_COMMANDS_MAX;
+        #[cfg(test)]
+        let most = self.rules.flush_commands_max;
+        flush.commands + commands > most || flush.bytes + chunk.slice(taken, to).len() > FLUSH_BYTES_MAX
     }
 
     fn take_joint(&mut self, joint: &Arc<super::unit::Joint>, flush: &mut Flush) {
@@ -491,7 +586,9 @@ impl Standalone {
             lane.applied = flush.record.offset;
             lane.applied_db = flush.record.stream_db;
             lane.pieces = flush.record.pieces;
-            lane.recorded = Some(flush.record.offset);
+            if rule!(self, record_in_flush) || flush.parts.is_empty() {
+                lane.recorded = Some(flush.record.offset);
+            }
             joins_on |= lane.joints > 0;
         }
         if flush.lanes.len() > 1 && !joins_on {
@@ -503,7 +600,10 @@ impl Standalone {
 
     fn flush_refused(&mut self, flight: Flight, words: String, at: Option<usize>) -> Event {
         let leader = flight.flush.leader;
-        let kind = refusal(&words);
+        let kind = match refusal(&words) {
+            Refusal::Elsewhere if !rule!(self, elsewhere_closes) => Refusal::Passing,
+            kind => kind,
+        };
         let event = match kind {
             Refusal::Passing => Event::Refused { words },
             Refusal::Elsewhere => Event::Elsewhere { words },
@@ -535,19 +635,22 @@ impl Standalone {
                 Some(Event::Refused { words })
             }
             Answer::Refused { words, .. } => Some(Event::Elsewhere { words }),
-            Answer::Fault { words, what } => Some(Event::Faults(vec![Fault { words, what, applied: true }])),
+            Answer::Fault { words, what, bytes } => {
+                self.queued_bytes = self.queued_bytes.saturating_sub(bytes);
+                let fault = |what| Fault { words: words.clone(), what, applied: true };
+                Some(Event::Faults(what.into_iter().map(fault).collect()))
+            }
         })
     }
 }
 
-/// True when the unit at segment `taken` of `chunk` doesn't fit into `flush` any more.
-fn is_full(flush: &Flush, chunk: &Chunk, taken: usize) -> bool {
-    if flush.parts.is_empty() {
-        return false;
-    }
-    let to = unit_end(chunk, taken);
-    let commands: u32 = chunk.segments.get(taken..to).unwrap_or_default().iter().map(|s| s.commands).sum();
-    flush.commands + commands > FLUSH_COMMANDS_MAX || flush.bytes + chunk.slice(taken, to).len() > FLUSH_BYTES_MAX
+/// True when a lane's record shows that the flush was applied.
+fn covers(record: &Record, flush: &Flush) -> bool {
+    // Phases and pieces as well: the offset of a copying lane's record says nothing. Nor does anything tell of a task
+    // in the copy, which is simply done again.
+    let phase = record.phase == Phase::Following
+        || record.phase == flush.record.phase && flush.task_of_unit().is_none();
+    phase && record.offset >= flush.record.offset && record.pieces >= flush.record.pieces
 }
 
 /// Where the unit that begins with segment `from` ends.

@@ -1,0 +1,513 @@
+//! The machine between the model source and the model target, and an adversary on the wires.
+
+use std::rc::Rc;
+
+use proptest::prelude::*;
+
+use super::server::{Conn, Data, JOB, Server, Trap};
+use super::source::Source;
+use crate::delivery::Standalone;
+use crate::delivery::record::{self, JobState, Record};
+use crate::delivery::rules::Rules;
+use crate::delivery::standalone::Event;
+use crate::delivery::unit::Task;
+use crate::offset::ReplOffset;
+use crate::resp::reply::Scanner;
+use crate::route::Router;
+
+/// What the adversary does next. Lanes are taken modulo their number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Op {
+    /// The router hands over so many units more.
+    Push(usize),
+    /// The lane sends what it may.
+    Send(usize),
+    /// The target takes so many bytes of the lane.
+    Serve(usize, usize),
+    /// So many bytes of the target's answers arrive.
+    Deliver(usize, usize),
+    /// Send, serve and deliver all.
+    Pump(usize),
+    /// It is time to write an idle lane's record.
+    Tick(usize),
+    /// The wait after a refusal is over.
+    Resume(usize),
+    /// This lane's connection is lost.
+    Cut(usize),
+    Connect,
+    /// The target takes bytes of closed connections.
+    Late(usize),
+    /// A command is refused for a reason that passes, with so many going through before.
+    Refuse(u32, &'static str),
+    /// A command fails inside EXEC.
+    Fail(u32),
+    /// The next task ends halfway.
+    TaskFails,
+    /// The process dies and another starts.
+    Restart,
+    /// Another process takes the job over while this one still runs.
+    SecondOwner,
+    /// The target goes down and comes back without the last things that it executed.
+    RollBack(usize),
+    /// The same, but the connections live, to a server that takes no writes.
+    Demote(usize),
+}
+
+pub const REFUSALS: [&str; 6] = [
+    "OOM command not allowed when used memory > 'maxmemory'.",
+    "BUSY Redis is busy running a script.",
+    "LOADING Redis is loading the dataset in memory",
+    "READONLY You can't write against a read only replica.",
+    "MISCONF Errors writing to the AOF file",
+    "NOPERM this user has no permissions to run the command",
+];
+
+const WRONG: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";
+
+pub fn any_op() -> impl Strategy<Value = Op> {
+    let lane = 0usize..3;
+    prop_oneof![
+        8 => (1usize..5).prop_map(Op::Push),
+        10 => lane.clone().prop_map(Op::Send),
+        10 => (lane.clone(), prop_oneof![2 => Just(usize::MAX), 1 => 1usize..400]).prop_map(|(l, n)| Op::Serve(l, n)),
+        10 => (lane.clone(), prop_oneof![2 => Just(usize::MAX), 1 => 1usize..60]).prop_map(|(l, n)| Op::Deliver(l, n)),
+        14 => lane.clone().prop_map(Op::Pump),
+        6 => lane.clone().prop_map(Op::Tick),
+        4 => lane.clone().prop_map(Op::Resume),
+        3 => lane.clone().prop_map(Op::Cut),
+        5 => Just(Op::Connect),
+        3 => lane.prop_map(Op::Late),
+        3 => (0u32..8, 0usize..REFUSALS.len()).prop_map(|(n, r)| Op::Refuse(n, REFUSALS[r])),
+        1 => (0u32..8).prop_map(Op::Fail),
+        1 => Just(Op::TaskFails),
+        2 => Just(Op::Restart),
+        1 => Just(Op::SecondOwner),
+        2 => (0usize..6).prop_map(Op::RollBack),
+        1 => (0usize..4).prop_map(Op::Demote),
+    ]
+}
+
+/// Rules that are kept around the machine.
+#[derive(Debug, Clone, Copy)]
+pub struct Around {
+    /// Connecting kills this process's former connections.
+    pub kill_own: bool,
+    /// Connecting kills the connections of other owners.
+    pub kill_others: bool,
+    /// A break on one lane is a break of all: all records are read.
+    pub break_all: bool,
+    /// What an earlier copy left is removed before the stream comes.
+    pub leftovers: bool,
+    /// Records are checked when they are written, and tags when they run.
+    pub strict: bool,
+}
+
+impl Default for Around {
+    fn default() -> Self {
+        Around { kill_own: true, kill_others: true, break_all: true, leftovers: true, strict: true }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Io {
+    conn: usize,
+    scanner: Scanner,
+    input: Vec<u8>,
+}
+
+/// A process: the machine and its connections.
+#[derive(Debug)]
+struct Owner {
+    id: u64,
+    machine: Standalone,
+    router: Router,
+    /// The next unit to be routed; `None` when the copy wasn't.
+    next: Option<usize>,
+    lanes: Vec<Io>,
+    connected: bool,
+    applied: Option<ReplOffset>,
+    /// Only for `break_all` taken out: the lane that broke.
+    cut: Option<usize>,
+}
+
+pub struct World {
+    pub server: Server,
+    source: Rc<Source>,
+    rules: Rules,
+    around: Around,
+    generation: u64,
+    owner: Owner,
+    /// Processes that have been replaced and don't know it.
+    old: Vec<Owner>,
+    task_fails: bool,
+    /// The target has lost writes since the last connect.
+    lost: bool,
+}
+
+type Checked = Result<(), String>;
+
+impl World {
+    pub fn new(source: Source, rules: Rules, around: Around) -> Self {
+        let source = Rc::new(source);
+        let mut server = Server::new(Rc::clone(&source), around.strict);
+        let owner = Owner::copying(0, &source, rules, 1);
+        owner.write_first_records(&mut server);
+        let mut world = World {
+            server,
+            source,
+            rules,
+            around,
+            generation: 1,
+            owner,
+            old: Vec::new(),
+            task_fails: false,
+            lost: false,
+        };
+        world.open_lanes();
+        world
+    }
+
+    fn lanes(&self) -> usize {
+        self.source.lanes
+    }
+
+    fn open_lanes(&mut self) {
+        let id = self.owner.id;
+        self.owner.lanes.clear();
+        for _ in 0..self.lanes() {
+            let conn = self.server.conns.len();
+            self.server.conns.push(Conn { owner: id, open: true, ..Conn::default() });
+            self.owner.lanes.push(Io { conn, ..Io::default() });
+        }
+        self.owner.connected = true;
+    }
+
+    /// Does one thing, and checks what must hold after each.
+    pub fn step(&mut self, op: Op) -> Checked {
+        match op {
+            Op::Push(units) => self.owner.push(&self.source, units, self.around.leftovers),
+            Op::Send(lane) => self.send(lane % self.lanes())?,
+            Op::Serve(lane, bytes) => self.serve(lane % self.lanes(), bytes),
+            Op::Deliver(lane, bytes) => self.deliver(lane % self.lanes(), bytes)?,
+            Op::Pump(lane) => self.pump(lane % self.lanes())?,
+            Op::Tick(lane) => self.tick(lane % self.lanes()),
+            Op::Resume(lane) => self.owner.machine.resume(lane % self.lanes()),
+            Op::Cut(lane) => self.cut(lane % self.lanes()),
+            Op::Connect => self.connect()?,
+            Op::Late(nth) => self.late(nth),
+            Op::Refuse(after, words) => self.refuse(after, words),
+            Op::Fail(after) => self.server.fail = Some(Trap { after, words: WRONG }),
+            Op::TaskFails => self.task_fails = true,
+            Op::Restart => self.replace(false)?,
+            Op::SecondOwner => self.replace(true)?,
+            Op::RollBack(count) => self.roll_back(count, false),
+            Op::Demote(count) => self.roll_back(count, true),
+        }
+        self.check()
+    }
+
+    fn check(&mut self) -> Checked {
+        if let Some(violation) = self.server.violation.take() {
+            return Err(violation);
+        }
+        let applied = self.owner.machine.applied();
+        if applied < self.owner.applied && self.around.strict {
+            return Err(format!("applied() fell from {:?} to {applied:?}", self.owner.applied));
+        }
+        self.owner.applied = applied;
+        let Some(applied) = applied.filter(|_| self.around.strict && !self.lost) else { return Ok(()) };
+        let seen = self.owner.next.and_then(|n| self.source.units.get(n)).map_or(self.source.end(), |u| u.offset);
+        if applied > seen {
+            return Err(format!("applied() is {applied}, but {seen} was received"));
+        }
+        for lane in 0..self.lanes() {
+            for part in self.source.parts(lane).filter(|p| p.offset <= applied) {
+                if !self.server.data.ran.contains_key(&part.first_tag()) && !self.server.removed.contains(&part.name) {
+                    let name = String::from_utf8_lossy(&part.name);
+                    return Err(format!("applied() is {applied}, but {name} is missing"));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn send(&mut self, lane: usize) -> Checked {
+        if !self.owner.connected {
+            return Ok(());
+        }
+        let owes = self.owner.machine.awaits_answer(lane);
+        let mut out = Vec::new();
+        if let Some(task) = self.owner.machine.send(lane, &mut out) {
+            return self.perform(lane, &task);
+        }
+        if owes && self.around.strict && out.windows(5).any(|w| w == b"MULTI") {
+            return Err(format!("lane {lane} sent a flush behind another"));
+        }
+        self.server.conns[self.owner.lanes[lane].conn].inbox.extend(out);
+        Ok(())
+    }
+
+    /// Does a task as the driver does: nothing else happens meanwhile.
+    fn perform(&mut self, lane: usize, task: &Task) -> Checked {
+        if std::mem::take(&mut self.task_fails) {
+            self.break_all();
+            return Ok(());
+        }
+        let command: &[u8] = match task {
+            Task::RemoveScope { .. } => b"REMOVESCOPE",
+            Task::RemoveLeftovers { .. } => b"REMOVELEFTOVERS",
+        };
+        self.server.run(0, vec![vec![command.to_vec()]]);
+        self.owner.machine.task_done(lane);
+        Ok(())
+    }
+
+    fn serve(&mut self, lane: usize, bytes: usize) {
+        if let Some(io) = self.owner.lanes.get(lane) {
+            self.server.serve(io.conn, bytes);
+        }
+    }
+
+    fn deliver(&mut self, lane: usize, bytes: usize) -> Checked {
+        if !self.owner.connected {
+            return Ok(());
+        }
+        let outbox = &mut self.server.conns[self.owner.lanes[lane].conn].outbox;
+        let bytes = bytes.min(outbox.len());
+        let fresh: Vec<u8> = outbox.drain(..bytes).collect();
+        let io = &mut self.owner.lanes[lane];
+        io.input.extend(fresh);
+        loop {
+            let io = &mut self.owner.lanes[lane];
+            let input = std::mem::take(&mut io.input);
+            let Ok((used, scanned)) = io.scanner.scan(&input) else { return Err("answers are no RESP".into()) };
+            io.input = input[used..].to_vec();
+            let Some(scanned) = scanned else { return Ok(()) };
+            match self.owner.machine.answer(lane, scanned) {
+                Ok(None | Some(Event::Copied { .. } | Event::Applied { .. } | Event::Refused { .. })) => {}
+                Ok(Some(Event::Elsewhere { .. })) | Err(_) => {
+                    self.break_all();
+                    return Ok(());
+                }
+                Ok(Some(Event::Faults(faults))) => {
+                    self.server.removed.extend(self.server.refused_for_good.take());
+                    if faults.iter().any(|f| !f.applied) {
+                        self.owner.machine.resume(lane);
+                    }
+                }
+            }
+        }
+    }
+
+    fn pump(&mut self, lane: usize) -> Checked {
+        self.send(lane)?;
+        self.serve(lane, usize::MAX);
+        self.deliver(lane, usize::MAX)
+    }
+
+    fn tick(&mut self, lane: usize) {
+        if self.owner.connected {
+            let mut out = Vec::new();
+            self.owner.machine.send_record(lane, &mut out);
+            self.server.conns[self.owner.lanes[lane].conn].inbox.extend(out);
+        }
+    }
+
+    fn refuse(&mut self, after: u32, words: &'static str) {
+        if self.server.refused_for_good.is_none() {
+            self.server.refuse = Some(Trap { after, words });
+        }
+    }
+
+    fn cut(&mut self, lane: usize) {
+        self.break_all();
+        self.owner.cut = Some(lane);
+    }
+
+    fn break_all(&mut self) {
+        for io in &self.owner.lanes {
+            let conn = &mut self.server.conns[io.conn];
+            conn.open = false;
+            conn.outbox.clear();
+        }
+        self.server.refused_for_good = None;
+        self.owner.machine.broken();
+        self.owner.connected = false;
+        self.owner.cut = None;
+    }
+
+    fn late(&mut self, nth: usize) {
+        let closed = |c: &&Conn| !c.open && !c.killed && !c.inbox.is_empty();
+        let count = self.server.conns.iter().filter(closed).count();
+        let Some(nth) = nth.checked_rem(count) else { return };
+        let conn = self.server.conns.iter().enumerate().filter(|(_, c)| closed(c)).nth(nth).map(|(i, _)| i);
+        if let Some(conn) = conn {
+            self.server.serve(conn, usize::MAX);
+        }
+    }
+
+    fn kill(&mut self) {
+        let id = self.owner.id;
+        let around = self.around;
+        for conn in &mut self.server.conns {
+            if if conn.owner == id { around.kill_own } else { around.kill_others } {
+                conn.killed = true;
+                conn.inbox.clear();
+            }
+        }
+        if around.kill_others {
+            // A process without connections finds another's token in the lease, and ends.
+            self.old.clear();
+        }
+    }
+
+    fn records(&self) -> Vec<Option<Record>> {
+        (0..self.lanes()).map(|lane| self.server.data.record(lane)).collect()
+    }
+
+    fn connect(&mut self) -> Checked {
+        if self.owner.connected {
+            return Ok(());
+        }
+        self.kill();
+        self.server.readonly = false;
+        let records = self.records();
+        if std::mem::take(&mut self.lost) && self.owner.machine.applied().is_none() {
+            // Lost in the copy: its values can't tell, the run id does.
+            return self.copy_again();
+        }
+        if let Err(lost) = self.owner.machine.reread(&records) {
+            return Err(format!("reread: {lost}"));
+        }
+        self.open_lanes();
+        Ok(())
+    }
+
+    /// A full sync from the beginning.
+    fn copy_again(&mut self) -> Checked {
+        self.generation += 1;
+        self.owner = Owner::copying(self.owner.id, &self.source, self.rules, self.generation);
+        self.server.run(0, vec![vec![b"REMOVESCOPE".to_vec()]]);
+        self.owner.write_first_records(&mut self.server);
+        self.server.removed.clear();
+        self.open_lanes();
+        Ok(())
+    }
+
+    /// Another process goes on with the job; this one is dead, or doesn't know of it.
+    fn replace(&mut self, _alive: bool) -> Checked {
+        Ok(())
+    }
+
+    fn roll_back(&mut self, _count: usize, _demote: bool) {}
+
+    /// Delivers everything, with nothing in the way any more; then the target must be equal to the source.
+    pub fn drain(&mut self) -> Checked {
+        self.server.refuse = None;
+        self.server.fail = None;
+        self.task_fails = false;
+        let rounds = 60 + 20 * self.source.units.len();
+        for round in 0..rounds {
+            self.step(Op::Connect)?;
+            self.step(Op::Push(if round < 3 { 1 } else { usize::MAX }))?;
+            for lane in 0..self.lanes() {
+                self.step(Op::Resume(lane))?;
+                self.step(Op::Pump(lane))?;
+                if self.owner.machine.is_idle() {
+                    self.step(Op::Tick(lane))?;
+                    self.step(Op::Pump(lane))?;
+                }
+            }
+            if self.owner.next == Some(self.source.units.len()) && self.owner.machine.is_recorded() {
+                return self.end();
+            }
+        }
+        Err(format!("no end after {rounds} rounds: {:?}", self.owner.machine))
+    }
+
+    fn end(&self) -> Checked {
+        let expected = self.expected()?;
+        if self.server.data.users() != expected {
+            return Err(format!("target {:?} is not {expected:?}", self.server.data.users()));
+        }
+        let machine = &self.owner.machine;
+        if machine.applied() != Some(self.source.end()) {
+            return Err(format!("applied() is {:?} at the end", machine.applied()));
+        }
+        if machine.queued_bytes() != 0 {
+            return Err(format!("{} queued bytes at the end", machine.queued_bytes()));
+        }
+        match self.records().iter().position(|r| r.as_ref().map(|r| r.offset) != Some(self.source.end())) {
+            Some(lane) => Err(format!("lane {lane}'s record at the end: {:?}", self.server.data.record(lane))),
+            None => Ok(()),
+        }
+    }
+
+    /// The source's keys, without what the target refused; an error if something didn't run just once.
+    fn expected(&self) -> Result<std::collections::BTreeMap<(u32, Vec<u8>), super::server::Value>, String> {
+        let mut data = Data::default();
+        let ledger = &self.server.data;
+        let run = |data: &mut Data, db: u32, command: &Vec<Vec<u8>>, many: bool| {
+            let Some(tag) = command.last() else { return Ok(()) };
+            let name = String::from_utf8_lossy(tag);
+            match ledger.ran.get(tag) {
+                Some(n) if *n > 1 && !many && self.around.strict => return Err(format!("{name} ran {n} times")),
+                None if self.server.removed.iter().any(|r| tag.starts_with(r)) => return Ok(()),
+                None if self.around.strict => return Err(format!("{name} never ran")),
+                Some(_) if ledger.failed.contains(tag) => return Ok(()),
+                _ => {}
+            }
+            // What fails here for want of what was refused fails there as well.
+            let _ = data.execute(&mut db.clone(), command);
+            Ok(())
+        };
+        for (_, db, command) in &self.source.values {
+            run(&mut data, *db, command, true)?;
+        }
+        for (_, db, commands) in &self.source.pieces {
+            commands.iter().try_for_each(|c| run(&mut data, *db, c, false))?;
+        }
+        for part in self.source.units.iter().flat_map(|u| &u.parts) {
+            if part.task.is_some() {
+                let _ = data.execute(&mut 0, &[b"REMOVESCOPE".to_vec()]);
+            }
+            part.commands.iter().try_for_each(|(db, c)| run(&mut data, *db, c, false))?;
+        }
+        Ok(data.users())
+    }
+}
+
+impl Owner {
+    fn copying(id: u64, source: &Source, rules: Rules, generation: u64) -> Self {
+        let job = JobState { replid: None, generation, lanes: source.lanes, late_ms: 0, scope: 0 };
+        let mut machine = Standalone::new(JOB, job);
+        machine.rules = rules;
+        let router = Router::new(source.lanes);
+        Owner { id, machine, router, next: None, lanes: Vec::new(), connected: false, applied: None, cut: None }
+    }
+
+    fn write_first_records(&self, server: &mut Server) {
+        for lane in 0..self.machine.lanes() {
+            let text = self.machine.first_record(lane).encode().into_bytes();
+            server.run(0, vec![vec![b"SET".to_vec(), record::key(JOB, lane), text]]);
+        }
+    }
+
+    /// Routes the copy if it wasn't, or so many units of the stream.
+    fn push(&mut self, source: &Source, units: usize, leftovers: bool) {
+        let Some(next) = self.next else {
+            source.route_copy(&mut self.router, leftovers);
+            self.machine.push(self.router.take(source.copy_end.0, source.copy_end.1));
+            self.next = Some(0);
+            return;
+        };
+        let to = next.saturating_add(units).min(source.units.len());
+        for at in next..to {
+            source.route(at, &mut self.router);
+        }
+        if let Some(last) = source.units.get(to.wrapping_sub(1)).filter(|_| to > next) {
+            self.machine.push(self.router.take(last.offset, last.stream_db));
+        }
+        self.next = Some(to);
+    }
+}

@@ -24,10 +24,16 @@ pub(crate) struct Rules {
     pub joint_moves_all: bool,
     /// A lane whose unit is on its way on another lane writes no record.
     pub joined_writes_no_record: bool,
+    /// A joint flush begins with a unit that all its lanes stand at.
+    pub joint_starts_drained: bool,
+    /// The record of a joint flush counts the pieces of all its lanes.
+    pub joint_counts_pieces: bool,
     /// Lanes flow as one only with those of their own group.
     pub groups_apart: bool,
     /// All of one offset goes in one flush.
     pub offset_whole: bool,
+    /// The lanes of a joint unit are held while its task is done.
+    pub task_holds: bool,
     /// A task is done again after a break.
     pub task_again: bool,
     /// Pieces of large values are counted in the record.
@@ -52,8 +58,11 @@ impl Default for Rules {
             joined_drain: true,
             joint_moves_all: true,
             joined_writes_no_record: true,
+            joint_starts_drained: true,
+            joint_counts_pieces: true,
             groups_apart: true,
             offset_whole: true,
+            task_holds: true,
             task_again: true,
             pieces_counted: true,
             select_awaited: true,

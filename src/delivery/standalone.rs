@@ -226,7 +226,9 @@ impl Standalone {
             None => self.next_flush(lane)?,
         };
         if let Some(task) = flush.task.take() {
-            self.hold(&flush);
+            if rule!(self, task_holds) {
+                self.hold(&flush);
+            }
             let state = self.lanes.get_mut(flush.leader)?;
             state.again = Some(flush);
             state.paused = true;
@@ -441,6 +443,11 @@ impl Standalone {
                 flush.record = Record { pieces: applied.pieces + u64::from(rule!(self, pieces_counted)), ..applied };
                 Some(flush)
             }
+            #[cfg(test)]
+            Item::Joint(joint) if !rule!(self, joint_starts_drained) => {
+                let lanes = joint.lanes;
+                self.joint_flush(lane, lanes)
+            }
             Item::Joint(_) => self.joint_flush(lane, LaneSet::one(lane)),
             Item::Units(_) => {
                 let mut flush = Flush::new(lane, LaneSet::one(lane), self.record(lane));
@@ -519,7 +526,8 @@ impl Standalone {
         }
         flush.lanes = lanes;
         // One text for all: no lane's count may seem to have fallen back.
-        flush.record.pieces = lanes.iter().filter_map(|l| self.lanes.get(l)).map(|l| l.pieces).max().unwrap_or(0);
+        let counted = lanes.iter().filter(|l| *l == leader || rule!(self, joint_counts_pieces));
+        flush.record.pieces = counted.filter_map(|l| self.lanes.get(l)).map(|l| l.pieces).max().unwrap_or(0);
         for lane in lanes.iter() {
             if let Some(lane) = self.lanes.get_mut(lane) {
                 lane.group = lanes;

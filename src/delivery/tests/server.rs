@@ -85,6 +85,7 @@ impl Data {
             b"SWAPDB" => self.swap(number(args[1]), number(args[2])),
             // What a task does: keys in scope go, keyferry's own stay.
             b"REMOVESCOPE" => self.keys.retain(|(_, name), _| record::is_own_key(name)),
+            b"STARTOVER" => *self = Data::default(),
             b"REMOVELEFTOVERS" => self.keys.retain(|(_, name), _| !name.starts_with(b"leftover")),
             _ => return self.element(name, key(1), &args[1..]),
         }
@@ -239,10 +240,6 @@ impl Server {
             self.commit(ran);
         }
         self.strict = strict;
-    }
-
-    pub fn history_len(&self) -> usize {
-        self.history.len()
     }
 
     /// Takes up to `bytes` of what `conn` has sent.

@@ -7,10 +7,10 @@ use proptest::prelude::*;
 use super::server::{Conn, Data, JOB, Server, Trap};
 use super::source::Source;
 use crate::delivery::Standalone;
-use crate::delivery::record::{self, JobState, Record};
+use crate::delivery::record::{self, JobState, Phase, Record};
 use crate::delivery::rules::Rules;
 use crate::delivery::standalone::Event;
-use crate::delivery::unit::Task;
+use crate::delivery::unit::{Batch, Item, Task};
 use crate::offset::ReplOffset;
 use crate::resp::reply::Scanner;
 use crate::route::Router;
@@ -80,9 +80,9 @@ pub fn any_op() -> impl Strategy<Value = Op> {
         3 => (0u32..8, 0usize..REFUSALS.len()).prop_map(|(n, r)| Op::Refuse(n, REFUSALS[r])),
         1 => (0u32..8).prop_map(Op::Fail),
         1 => Just(Op::TaskFails),
-        2 => Just(Op::Restart),
+        1 => Just(Op::Restart),
         1 => Just(Op::SecondOwner),
-        2 => (0usize..6).prop_map(Op::RollBack),
+        1 => (0usize..6).prop_map(Op::RollBack),
         1 => (0usize..4).prop_map(Op::Demote),
     ]
 }
@@ -126,6 +126,8 @@ struct Owner {
     lanes: Vec<Io>,
     connected: bool,
     applied: Option<ReplOffset>,
+    /// Where the lanes stood when the process began.
+    positions: Vec<ReplOffset>,
     /// Only for `break_all` taken out: the lane that broke.
     cut: Option<usize>,
 }
@@ -182,6 +184,15 @@ impl World {
         self.owner.connected = true;
     }
 
+    /// The copy is complete and all is answered.
+    pub fn warm_up(&mut self) -> Checked {
+        self.step(Op::Push(1))?;
+        for lane in 0..10 * self.lanes() {
+            self.step(Op::Pump(lane))?;
+        }
+        Ok(())
+    }
+
     /// Does one thing, and checks what must hold after each.
     pub fn step(&mut self, op: Op) -> Checked {
         match op {
@@ -194,7 +205,10 @@ impl World {
             Op::Resume(lane) => self.owner.machine.resume(lane % self.lanes()),
             Op::Cut(lane) => self.cut(lane % self.lanes()),
             Op::Connect => self.connect()?,
-            Op::Late(nth) => self.late(nth),
+            Op::Late(nth) => {
+                self.late(nth);
+                self.step_old(nth)?;
+            }
             Op::Refuse(after, words) => self.refuse(after, words),
             Op::Fail(after) => self.server.fail = Some(Trap { after, words: WRONG }),
             Op::TaskFails => self.task_fails = true,
@@ -213,6 +227,9 @@ impl World {
         let applied = self.owner.machine.applied();
         if applied < self.owner.applied && self.around.strict {
             return Err(format!("applied() fell from {:?} to {applied:?}", self.owner.applied));
+        }
+        if applied == self.owner.applied {
+            return Ok(());
         }
         self.owner.applied = applied;
         let Some(applied) = applied.filter(|_| self.around.strict && !self.lost) else { return Ok(()) };
@@ -361,8 +378,14 @@ impl World {
         }
     }
 
+    /// What the process knows of the records: what it reads, for the lanes that it connects.
     fn records(&self) -> Vec<Option<Record>> {
-        (0..self.lanes()).map(|lane| self.server.data.record(lane)).collect()
+        let kept = |lane: usize| self.owner.cut.is_some_and(|cut| cut != lane) && !self.around.break_all;
+        let record = |lane: usize| match kept(lane) {
+            true => Some(self.owner.machine.first_record(lane)),
+            false => self.server.data.record(lane),
+        };
+        (0..self.lanes()).map(record).collect()
     }
 
     fn connect(&mut self) -> Checked {
@@ -372,12 +395,15 @@ impl World {
         self.kill();
         self.server.readonly = false;
         let records = self.records();
-        if std::mem::take(&mut self.lost) && self.owner.machine.applied().is_none() {
+        let lost = std::mem::take(&mut self.lost);
+        if lost && self.owner.machine.applied().is_none() {
             // Lost in the copy: its values can't tell, the run id does.
             return self.copy_again();
         }
-        if let Err(lost) = self.owner.machine.reread(&records) {
-            return Err(format!("reread: {lost}"));
+        match self.owner.machine.reread(&records) {
+            Ok(()) => {}
+            Err(_) if lost => return self.go_on(&records),
+            Err(error) => return Err(format!("reread: {error}")),
         }
         self.open_lanes();
         Ok(())
@@ -387,7 +413,7 @@ impl World {
     fn copy_again(&mut self) -> Checked {
         self.generation += 1;
         self.owner = Owner::copying(self.owner.id, &self.source, self.rules, self.generation);
-        self.server.run(0, vec![vec![b"REMOVESCOPE".to_vec()]]);
+        self.server.run(0, vec![vec![b"STARTOVER".to_vec()]]);
         self.owner.write_first_records(&mut self.server);
         self.server.removed.clear();
         self.open_lanes();
@@ -395,11 +421,60 @@ impl World {
     }
 
     /// Another process goes on with the job; this one is dead, or doesn't know of it.
-    fn replace(&mut self, _alive: bool) -> Checked {
+    fn replace(&mut self, alive: bool) -> Checked {
+        let id = self.owner.id + 1;
+        let next = Owner::copying(id, &self.source, self.rules, self.generation);
+        if alive {
+            self.server.refused_for_good = None;
+        } else {
+            self.break_all();
+        }
+        let old = std::mem::replace(&mut self.owner, next);
+        if alive && old.connected {
+            self.old.push(old);
+        }
+        self.kill();
+        self.server.readonly = false;
+        self.lost = false;
+        let records = self.records();
+        self.go_on(&records)
+    }
+
+    /// A process that knows nothing but the records.
+    fn go_on(&mut self, records: &[Option<Record>]) -> Checked {
+        let following = |r: &&Record| r.phase == Phase::Following && r.job.generation == self.generation;
+        let records: Vec<Record> = records.iter().flatten().filter(following).cloned().collect();
+        if records.len() < self.lanes() {
+            return self.copy_again();
+        }
+        self.owner = Owner::following(self.owner.id, &self.source, self.rules, &records);
+        self.open_lanes();
         Ok(())
     }
 
-    fn roll_back(&mut self, _count: usize, _demote: bool) {}
+    fn roll_back(&mut self, count: usize, demote: bool) {
+        self.server.roll_back(count);
+        self.lost = true;
+        self.server.readonly = demote;
+        if demote {
+            return;
+        }
+        self.cut(0);
+        self.server.conns.iter_mut().for_each(|c| c.killed = true);
+        self.old.clear();
+    }
+
+    /// A process that was replaced does something.
+    fn step_old(&mut self, lane: usize) -> Checked {
+        let Some(old) = self.old.pop() else { return Ok(()) };
+        let owner = std::mem::replace(&mut self.owner, old);
+        let result = self.pump(lane % self.lanes());
+        let old = std::mem::replace(&mut self.owner, owner);
+        if old.connected {
+            self.old.push(old);
+        }
+        result
+    }
 
     /// Delivers everything, with nothing in the way any more; then the target must be equal to the source.
     pub fn drain(&mut self) -> Checked {
@@ -413,12 +488,13 @@ impl World {
             for lane in 0..self.lanes() {
                 self.step(Op::Resume(lane))?;
                 self.step(Op::Pump(lane))?;
-                if self.owner.machine.is_idle() {
+                // The first, so that a demoted server is noticed.
+                if round < 3 || self.owner.machine.is_idle() {
                     self.step(Op::Tick(lane))?;
                     self.step(Op::Pump(lane))?;
                 }
             }
-            if self.owner.next == Some(self.source.units.len()) && self.owner.machine.is_recorded() {
+            if round > 3 && self.owner.next == Some(self.source.units.len()) && self.owner.machine.is_recorded() {
                 return self.end();
             }
         }
@@ -483,7 +559,22 @@ impl Owner {
         let mut machine = Standalone::new(JOB, job);
         machine.rules = rules;
         let router = Router::new(source.lanes);
-        Owner { id, machine, router, next: None, lanes: Vec::new(), connected: false, applied: None, cut: None }
+        let positions = vec![ReplOffset(0); source.lanes];
+        let (lanes, next) = (Vec::new(), None);
+        Owner { id, machine, router, next, lanes, connected: false, applied: None, positions, cut: None }
+    }
+
+    /// Lanes that stand at their records.
+    fn following(id: u64, source: &Source, rules: Rules, records: &[Record]) -> Self {
+        let mut owner = Owner::copying(id, source, rules, records[0].job.generation);
+        let lowest = records.iter().map(|r| r.offset).min().unwrap_or_default();
+        let at = |r: &Record| vec![Item::CopyEnd { offset: r.offset, stream_db: r.stream_db }];
+        let lanes = records.iter().map(at).collect();
+        let routed_db = source.db_at(lowest).unwrap_or_default();
+        owner.machine.push(Batch { lanes, routed: lowest, routed_db, bytes: 0 });
+        owner.positions = records.iter().map(|r| r.offset).collect();
+        owner.next = Some(source.units.iter().filter(|u| u.offset <= lowest).count());
+        owner
     }
 
     fn write_first_records(&self, server: &mut Server) {
@@ -503,7 +594,7 @@ impl Owner {
         };
         let to = next.saturating_add(units).min(source.units.len());
         for at in next..to {
-            source.route(at, &mut self.router);
+            source.route(at, &mut self.router, &self.positions);
         }
         if let Some(last) = source.units.get(to.wrapping_sub(1)).filter(|_| to > next) {
             self.machine.push(self.router.take(last.offset, last.stream_db));

@@ -6,6 +6,7 @@
 //!
 //! Of two source databases that go to the same target database, the later write wins.
 
+use super::cut::cut;
 use super::keys::{KeyAt, SmallKeys, keys};
 use super::parse::{is, need, need_database};
 use super::{Error, Group, KeyRule, Shape, Spec};
@@ -304,29 +305,10 @@ impl<'a> Case<'a> {
 
     /// Leaves out the keys that are not in scope, with what belongs to them.
     fn cut(&self) -> Result<Verdict, Error> {
-        let (first, step, counted) = match self.spec.keys {
-            KeyRule::Range { first, step, .. } => (first as usize, step as usize, false),
-            KeyRule::Counted { count, step, .. } => {
-                (usize::from(count) + 1, usize::from(step), true)
-            }
-            _ => return self.copy(),
-        };
-        let kept: Vec<usize> = self
-            .keys
-            .iter()
-            .filter(|key| self.is_in(*key))
-            .map(|key| key.index)
-            .collect();
-        let number = kept.len().to_string();
-        let mut words: Vec<&[u8]> = self.args.iter().take(first).collect();
-        if counted && let Some(last) = words.last_mut() {
-            *last = number.as_bytes();
+        match cut(self.args, self.spec, self.keys, |key| self.is_in(key)) {
+            Some(part) => Ok(Verdict::Replace(part)),
+            None => self.copy(),
         }
-        let kept = kept.iter().flat_map(|at| *at..at + step);
-        words.extend(kept.filter_map(|at| self.args.get(at)));
-        let end = first + step * self.keys.as_slice().len();
-        words.extend(self.args.iter().skip(end));
-        Ok(replace(&words))
     }
 
     fn written_in(&self) -> Vec<&'a [u8]> {

@@ -123,3 +123,104 @@ fn key_rule(info: CommandInfo<'_>) -> Result<KeyRule, LearntError> {
         }),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::args::OwnedArgs;
+    use crate::commands::{SmallKeys, keys};
+
+    const MADD: CommandInfo<'static> = CommandInfo {
+        name: "ts.madd",
+        write: true,
+        movable: false,
+        first_key: 1,
+        last_key: -1,
+        step: 3,
+        counted: None,
+    };
+
+    fn key_indices(learnt: &Learnt, words: &[&str]) -> Option<Vec<usize>> {
+        let command = OwnedArgs::new(words);
+        let mut out = SmallKeys::new();
+        keys(learnt.lookup(command.args())?, command.args(), &mut out).ok()?;
+        Some(out.iter().map(|key| key.index).collect())
+    }
+
+    #[test]
+    fn learnt_range_gives_its_keys_in_any_case() {
+        let mut learnt = Learnt::new();
+        assert_eq!(learnt.learn(MADD), Ok(()));
+        let words = ["Ts.Madd", "a", "1", "2", "b", "1", "2"];
+        assert_eq!(key_indices(&learnt, &words), Some(vec![1, 4]));
+        assert_eq!(
+            key_indices(&learnt, &["TS.MADD"]),
+            None,
+            "it has at least one key"
+        );
+        assert_eq!(key_indices(&learnt, &["TS.ADD", "a"]), None);
+    }
+
+    #[test]
+    fn learnt_movable_keys_need_a_count() {
+        let movable = CommandInfo {
+            movable: true,
+            ..MADD
+        };
+        let mut learnt = Learnt::new();
+        let error = learnt.learn(movable).expect_err("its keys can't be told");
+        assert!(error.to_string().contains("ts.madd"), "{error}");
+        let counted = Some(MovableKeys { count: 2, step: 1 });
+        assert_eq!(learnt.learn(CommandInfo { counted, ..movable }), Ok(()));
+        assert_eq!(
+            key_indices(&learnt, &["ts.madd", "x", "2", "a", "b", "c"]),
+            Some(vec![3, 4])
+        );
+        assert_eq!(key_indices(&learnt, &["ts.madd", "x", "9", "a"]), None);
+    }
+
+    #[test]
+    fn learnt_odd_ranges_are_refused() {
+        for (first_key, last_key, step) in [
+            (-1, 1, 1),
+            (1, 0, 1),
+            (1, -1, 0),
+            (1, i64::MIN, 1),
+            (i64::MAX, 1, 1),
+        ] {
+            let info = CommandInfo {
+                first_key,
+                last_key,
+                step,
+                ..MADD
+            };
+            let learnt = Learnt::new().learn(info);
+            assert!(
+                matches!(learnt, Err(LearntError::BadRange { .. })),
+                "{info:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn learnt_holds_at_the_limit_and_refuses_beyond() {
+        let mut learnt = Learnt::new();
+        for nth in 0..LEARNT_MAX {
+            assert_eq!(
+                learnt.learn(CommandInfo {
+                    name: &format!("m.{nth}"),
+                    ..MADD
+                }),
+                Ok(())
+            );
+        }
+        assert_eq!(
+            learnt.learn(CommandInfo {
+                name: "m.0",
+                ..MADD
+            }),
+            Ok(())
+        );
+        assert_eq!(learnt.learn(MADD), Err(LearntError::TooMany));
+    }
+}

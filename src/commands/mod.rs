@@ -10,6 +10,11 @@
 //! | what must be changed before it is sent? | [`normalise`], then [`replayable`] of what it gave |
 //!
 //! A command that does not change in the last two steps is sent as it came, without copying it.
+//! The judge comes first, on the command as the source sent it; what it puts in its place is looked up and normalised
+//! like any other. A command is normalised once only: lateness would be added twice.
+//!
+//! FLUSHALL, FLUSHDB, SWAPDB and CLUSTER FLUSHSLOT are told by their [`Shape`] even under a whole scope: keyferry's own
+//! records must survive them.
 //! Names are compared without regard to case; everything else is bytes.
 
 mod caps;
@@ -30,9 +35,7 @@ pub use keys::{KeyAt, Role, SmallKeys, keys};
 pub use learnt::{CommandInfo, Learnt, LearntError, MovableKeys};
 pub use replay::replayable;
 pub use rewrite::{Restore, Rewrite, normalise};
-pub use table::{
-    Group, KeyRule, Replay, Shape, Spec, is_container, is_known_name, known_names, lookup,
-};
+pub use table::{Group, KeyRule, Replay, Shape, Spec, is_known_name, known_names, lookup};
 
 /// A command whose arguments are not what its name demands: the stream is damaged, or the table is wrong.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

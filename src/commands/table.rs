@@ -279,8 +279,3 @@ fn bucket(name: &[u8]) -> usize {
         .wrapping_mul(0x9E37_79B9_7F4A_7C15);
     (mixed >> 54) as usize
 }
-
-/// Whether `name` (upper case) is a command whose second word tells what it does.
-pub fn is_container(name: &str) -> bool {
-    matches!(INDEX.find(name.as_bytes()), Some(Entry::Container(_)))
-}

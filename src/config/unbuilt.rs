@@ -59,15 +59,6 @@ const REFUSED: &[Unbuilt] = &[
 /// Taken, but said aloud to have no effect yet.
 const WITHOUT_EFFECT: &[Unbuilt] = &[
     Unbuilt {
-        what: "--expiry-grace",
-        asked: |raw| {
-            raw.target
-                .expiry_grace
-                .is_some_and(|grace| !grace.0.is_zero())
-        },
-        hint: "expiries are written exactly, as with 0",
-    },
-    Unbuilt {
         what: "--spool and --spool-dir",
         asked: |raw| raw.limits.spool.is_some() || raw.limits.spool_dir.is_some(),
         hint: "nothing is written to disk: the source waits when --memory is used up",

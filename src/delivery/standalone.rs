@@ -347,7 +347,7 @@ impl Standalone {
         let state = self.lanes.get_mut(lane)?;
         if !state.group.is_empty() {
             let group = state.group;
-            return self.joint_flush(group);
+            return self.joint_flush(lane, group);
         }
         match state.queue.front()? {
             Item::Copy(_) => None,
@@ -369,7 +369,7 @@ impl Standalone {
             }
             Item::Joint(joint) => {
                 let lanes = joint.lanes;
-                self.joint_flush(lanes)
+                self.joint_flush(lane, lanes)
             }
             Item::Units(_) => {
                 let mut flush = Flush::new(lane, LaneSet::one(lane), self.record(lane));
@@ -399,15 +399,14 @@ impl Standalone {
         }
     }
 
-    /// Forms a flush of several lanes, in the order of the stream, once all of them have drained.
+    /// Forms a flush of several lanes, carried by `leader`, in the order of the stream, once all of them have drained.
     ///
     /// It goes on behind the unit that joins them: what else waits for these lanes comes along, and a further joint
     /// unit may bring more lanes in. So a stream of nothing but such units flows like one lane.
-    fn joint_flush(&mut self, mut lanes: LaneSet) -> Option<Flush> {
+    fn joint_flush(&mut self, leader: LaneId, mut lanes: LaneSet) -> Option<Flush> {
         if lanes.iter().any(|l| self.lanes.get(l).is_none_or(|l| l.is_busy() || !l.following)) {
             return None;
         }
-        let leader = lanes.iter().next()?;
         let mut flush = Flush::new(leader, lanes, self.record(leader));
         loop {
             let front = |l: LaneId| self.lanes.get(l).and_then(Lane::front_offset).map(|offset| (offset, l));

@@ -57,6 +57,12 @@ impl Class {
         }
     }
 
+    /// In either order. The servers compare as C's `char`, signed on x86-64 [T]: `[a-\xff]` is what lies between -1
+    /// and 97.
+    fn add_range(&mut self, start: i8, end: i8) {
+        (start.min(end)..=start.max(end)).for_each(|byte| self.add(byte as u8));
+    }
+
     fn has(&self, byte: u8) -> bool {
         let word = self.0.get(usize::from(byte >> 6)).copied().unwrap_or(0);
         word >> (byte & 63) & 1 == 1
@@ -171,7 +177,7 @@ fn parse_class(mut rest: &[u8]) -> (Class, &[u8]) {
                 break;
             }
             [start, b'-', end, after @ ..] => {
-                (*start.min(end)..=*start.max(end)).for_each(|byte| class.add(byte));
+                class.add_range(*start as i8, *end as i8);
                 after
             }
             [byte, after @ ..] => {
@@ -254,14 +260,12 @@ mod tests {
                         if p.len() >= 2 && p[0] == b'\\' {
                             p = &p[1..];
                             hit |= p[0] == s[0];
-                        } else if p.is_empty() {
-                            break;
-                        } else if p[0] == b']' {
+                        } else if p.first().is_none_or(|byte| *byte == b']') {
                             break;
                         } else if p.len() >= 3 && p[1] == b'-' {
-                            let (a, b) = (p[0].min(p[2]), p[0].max(p[2]));
+                            let (a, b) = (p[0] as i8, p[2] as i8);
                             p = &p[2..];
-                            hit |= (a..=b).contains(&s[0]);
+                            hit |= (a.min(b)..=a.max(b)).contains(&(s[0] as i8));
                         } else {
                             hit |= p[0] == s[0];
                         }

@@ -32,6 +32,8 @@ pub struct ScopeSpec {
 }
 
 /// What a job copies, and where to.
+///
+/// keyferry's own records are not its concern: they aren't in a source's data, unless that was a target before.
 #[derive(Debug, Clone)]
 pub struct Scope {
     /// Sorted, without doubles.
@@ -42,7 +44,7 @@ pub struct Scope {
     not_keys: KeySet,
     /// A bit for each type that is in.
     types: Option<u16>,
-    /// Upper case.
+    /// Upper case, subcommands as `XGROUP|CREATE`.
     not_commands: BTreeSet<String>,
     whole: bool,
     fingerprint: u64,
@@ -219,17 +221,21 @@ impl Scope {
 
     /// Whether the command may be sent at all, going by its name.
     pub fn command_in(&self, args: Args<'_>) -> bool {
-        if self.not_commands.is_empty() {
-            return true;
-        }
-        let upper = |index| {
-            let word = args.get(index).unwrap_or_default();
-            String::from_utf8_lossy(word).to_ascii_uppercase()
-        };
-        let name = upper(0);
-        let container = || format!("{name}|{}", upper(1));
-        !self.not_commands.contains(&name)
-            && !(commands::is_container(&name) && self.not_commands.contains(&container()))
+        let name = args.get(0).unwrap_or_default();
+        !self.not_commands.iter().any(|left_out| {
+            let left_out = left_out.as_bytes();
+            // A command's name has no bar, so what is behind one is a subcommand's.
+            match memchr::memchr(b'|', left_out).and_then(|bar| left_out.split_at_checked(bar)) {
+                None => left_out.eq_ignore_ascii_case(name),
+                Some((container, sub)) => {
+                    container.eq_ignore_ascii_case(name)
+                        && args.get(1).is_some_and(|word| {
+                            sub.get(1..)
+                                .is_some_and(|sub| sub.eq_ignore_ascii_case(word))
+                        })
+                }
+            }
+        })
     }
 
     /// A number that is the same in every run for scopes of the same meaning, and else another.

@@ -51,6 +51,13 @@ impl Info {
         all.sort_unstable();
         all
     }
+
+    /// How many keys of a database expire.
+    pub fn expires(&self, db: u32) -> u64 {
+        let line = self.get(&format!("db{db}")).unwrap_or_default();
+        let field = line.split(',').find_map(|field| field.strip_prefix("expires="));
+        field.and_then(|n| n.parse().ok()).unwrap_or(0)
+    }
 }
 
 #[cfg(test)]
@@ -66,5 +73,6 @@ mod tests {
         assert_eq!(info.version(), (9, 1, 2));
         assert_eq!(info.product(), "valkey 9.1.2");
         assert_eq!(info.keyspace(), [(2, 3), (10, 7)]);
+        assert_eq!((info.expires(2), info.expires(10), info.expires(0)), (1, 0, 0));
     }
 }

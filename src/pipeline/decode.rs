@@ -333,7 +333,10 @@ impl<'a> Snapshot<'a> {
             Event::Function { code } => self.function(&code),
             Event::BigPiece(piece) => self.piece(|rewriter, out| rewriter.piece(&piece, out))?,
             Event::BigEnd => {
-                self.piece(|rewriter, out| rewriter.finish(out))?;
+                self.piece(|rewriter, out| {
+                    rewriter.finish(out);
+                    Ok(())
+                })?;
                 self.big = None;
                 self.parts.status.keys_done.add(1);
             }

@@ -36,6 +36,8 @@ pub struct Plan {
     pub lanes: usize,
     pub writer: ValueWriter,
     pub caps: TargetCaps,
+    /// How much later than on the source expiries are written, until they're settled.
+    pub late_ms: i64,
     /// Which full sync of the job this is, from 1.
     pub generation: u64,
     /// Whether a key of a target database is one that this job writes.
@@ -66,18 +68,19 @@ pub async fn prepare(job: Job, scope: Scope, status: Arc<Status>) -> Result<Plan
     check_databases(&target, &source_info, &scope).await?;
     let kept = make_ready(&job, &target, &found, &in_scope).await?;
     let shard = status.add_shard(source.address.to_string());
-    status.keys_total.set(keys_in_scope(&source_info, &scope));
+    let late_ms = i64::try_from(job.expiry_grace.as_millis()).unwrap_or(i64::MAX);
     let lanes = job.lanes.map_or(LANES_DEFAULT, usize::from);
     status.lanes.set(lanes as u64);
     Ok(Plan {
         identity: Identity { job: job.name.clone(), token: token(), unfenced: job.unfenced },
         lanes,
-        writer: ValueWriter::new(&found.info, found.footer_version),
+        writer: ValueWriter::new(&found.info, found.footer_version, late_ms),
         caps: TargetCaps {
             valkey: found.info.is_valkey(),
             version: found.info.version(),
-            expiry_late_ms: 0,
+            expiry_late_ms: late_ms,
         },
+        late_ms,
         generation: 1,
         in_scope: exempt(in_scope, kept.clone()),
         kept,
@@ -203,10 +206,6 @@ fn exempt(in_scope: InScope, kept: Option<Arc<HashSet<u64>>>) -> InScope {
         None => in_scope,
         Some(kept) => Arc::new(move |db, key| in_scope(db, key) && !kept.contains(&key_hash(db, key))),
     }
-}
-
-fn keys_in_scope(info: &Info, scope: &Scope) -> u64 {
-    info.keyspace().into_iter().filter(|(db, _)| scope.database_in(*db)).map(|(_, keys)| keys).sum()
 }
 
 /// A name for this run that no other run has.

@@ -25,7 +25,7 @@ use crate::source::side::Side;
 use crate::source::{self, Ack};
 use crate::status::Phase;
 use crate::target::driver::{self, Driver, OnFault};
-use crate::target;
+use crate::target::{self, settle};
 
 /// Batches between the decode thread and the lanes.
 const BATCHES_MAX: usize = 16;
@@ -134,7 +134,7 @@ fn driver(
         replid: feed.replid(),
         generation: plan.generation,
         lanes: plan.lanes,
-        late_ms: 0,
+        late_ms: plan.late_ms.unsigned_abs(),
         scope: plan.scope.fingerprint(),
     };
     let (ack, shard, status) = (Arc::clone(ack), Arc::clone(&plan.shard), Arc::clone(&plan.status));
@@ -206,9 +206,9 @@ async fn watch_over(
             done = &mut running.driver => return driver_ended(done),
             reached = &mut caught_up => {
                 reached?;
-                return finish(running).await;
+                return finish(plan, running).await;
             }
-            _ = signals.wait_for(|n| *n > 0) => return stopped(running).await,
+            _ = signals.wait_for(|n| *n > 0) => return stopped(plan, running).await,
         }
     }
 }
@@ -275,24 +275,37 @@ async fn caught_up(plan: &Plan, mut applied: watch::Receiver<Option<ReplOffset>>
     }
 }
 
-/// Ends a `--once`: nothing more is received, the lanes drain, the records go.
-async fn finish(running: &mut Running) -> Result<End, Error> {
+/// Ends a `--once`: nothing more is received, the lanes drain, expiries get their true times, the records go.
+async fn finish(plan: &Plan, running: &mut Running) -> Result<End, Error> {
     running.stop.send_replace(true);
-    let (mut driver, result) = (&mut running.driver).await.map_err(|_| Error::Lost("the task of the lanes"))?;
+    let (driver, result) = (&mut running.driver).await.map_err(|_| Error::Lost("the task of the lanes"))?;
     result?;
-    driver.remove_records().await?;
+    end_well(plan, driver).await?;
     Ok(End::Complete)
 }
 
 /// Ends a job on a signal: the lanes apply what was received.
-async fn stopped(running: &mut Running) -> Result<End, Error> {
+async fn stopped(plan: &Plan, running: &mut Running) -> Result<End, Error> {
     running.stop.send_replace(true);
     if running.applied.borrow().is_none() {
         return Ok(End::StoppedInCopy);
     }
     match timeout(DRAIN_MAX, &mut running.driver).await {
-        Ok(Ok((_, result))) => result.map(|()| End::Stopped).map_err(Error::from),
+        Ok(Ok((driver, result))) => {
+            result?;
+            end_well(plan, driver).await?;
+            Ok(End::Stopped)
+        }
         Ok(Err(_)) => Err(Error::Lost("the task of the lanes")),
         Err(_) => Err(Error::NotDrained { seconds: DRAIN_MAX.as_secs() }),
     }
+}
+
+/// What comes after the last write: true expiries, and no trace of the job.
+async fn end_well(plan: &Plan, mut driver: Driver) -> Result<(), Error> {
+    if plan.late_ms > 0 {
+        plan.status.set_phase(Phase::Settling);
+        settle::settle(&plan.target, plan.late_ms, &*plan.in_scope).await?;
+    }
+    Ok(driver.remove_records().await?)
 }

@@ -294,6 +294,7 @@ impl<'a> Stream<'a> {
             Shape::FlushAll => self.parts.copy_keys.forget(None),
             Shape::FlushDb => self.parts.copy_keys.forget(Some(self.db)),
             Shape::SwapDb => return self.swap_whole(command),
+            Shape::FlushSlot => return Err(self.cannot_send(spec)),
             Shape::Global => {
                 let lanes = self.global_lanes(command);
                 self.unit.command(db, lanes, args.raw());
@@ -462,8 +463,8 @@ impl<'a> Stream<'a> {
             self.unit.command(db, lanes, del.args().raw());
             return Ok(());
         };
-        let attributes = Attributes { expires_at_ms: found.expires_at_ms, ..Attributes::default() };
         let writer = self.parts.writer;
+        let attributes = Attributes { expires_at_ms: writer.late(found.expires_at_ms), ..Attributes::default() };
         let unit = &mut self.unit;
         let put = writer.replace(key, &value.value, value.meta, &attributes, |raw| unit.command(db, lanes, raw));
         put.map_err(|error| Error::Value { db: source_db, key: crate::target::escape_key(key), error })

@@ -17,8 +17,6 @@ pub enum Error {
     Damaged(#[from] rdb::Error),
     #[error(transparent)]
     Unsupported(#[from] Unsupported),
-    #[error("a module's value, which servers before 6.2 exit on unless they have the module")]
-    Module,
 }
 
 /// What a target takes, and how a value is best written to it.
@@ -27,6 +25,8 @@ pub struct ValueWriter {
     project: Project,
     version: Version,
     restorer: Restorer,
+    /// Milliseconds by which expiries are written late.
+    late_ms: i64,
 }
 
 /// When a key expires and how it was used.
@@ -38,11 +38,12 @@ pub struct Attributes {
 }
 
 impl ValueWriter {
-    /// `info`: what the target says of itself; `footer_version`: that of its own DUMP payloads.
-    pub fn new(info: &Info, footer_version: u16) -> Self {
+    /// `info`: what the target says of itself; `footer_version`: that of its own DUMP payloads; `late_ms`: how much
+    /// later than on the source keys expire.
+    pub fn new(info: &Info, footer_version: u16, late_ms: i64) -> Self {
         let project = if info.is_valkey() { Project::Valkey } else { Project::Redis };
         let version = info.version();
-        ValueWriter { project, version, restorer: Restorer::new(project, version, footer_version) }
+        ValueWriter { project, version, restorer: Restorer::new(project, version, footer_version), late_ms }
     }
 
     pub fn restorer(&self) -> &Restorer {
@@ -60,14 +61,14 @@ impl ValueWriter {
     /// When the value is damaged, or the target has no such type.
     pub fn copy(&self, router: &mut Router, lane: LaneId, db: u32, key: &Key<'_>) -> Result<(), Error> {
         let attributes =
-            Attributes { expires_at_ms: key.expires_at_ms, idle_s: key.idle_s, freq: key.freq };
+            Attributes { expires_at_ms: self.late(key.expires_at_ms), idle_s: key.idle_s, freq: key.freq };
         if let Some(text) = self.plain_string(&key.value, &attributes, key.meta) {
-            router.copy(lane, db, |out| set(out, key.name, &text, key.expires_at_ms));
+            router.copy(lane, db, |out| set(out, key.name, &text, attributes.expires_at_ms));
             return Ok(());
         }
-        let Some(payload) = self.payload(&key.value, key.meta)? else {
+        let Some(payload) = self.restorer.payload(&key.value, key.meta)? else {
             let (mut bytes, mut commands) = (Vec::new(), 0);
-            self.rebuild(key.name, &key.value, key.expires_at_ms, &mut |args| {
+            self.rebuild(key.name, &key.value, attributes.expires_at_ms, &mut |args| {
                 encode::command(&mut bytes, args);
                 commands += 1;
             })?;
@@ -91,7 +92,7 @@ impl ValueWriter {
         mut command: impl FnMut(&[u8]),
     ) -> Result<(), Error> {
         let mut out = Vec::new();
-        if let Some(payload) = self.payload(value, meta)? {
+        if let Some(payload) = self.restorer.payload(value, meta)? {
             self.restore(&mut out, name, &payload, attributes);
             command(&out);
             return Ok(());
@@ -105,7 +106,13 @@ impl ValueWriter {
 
     /// Starts a value that comes in pieces.
     pub fn rewriter(&self, name: &[u8], expires_at_ms: Option<i64>) -> Rewriter {
-        Rewriter::new(name, expires_at_ms, self.caps())
+        Rewriter::new(name, self.late(expires_at_ms), self.caps())
+    }
+
+    /// When a key is to expire on the target that expires at `at_ms` on the source.
+    pub fn late(&self, at_ms: Option<i64>) -> Option<i64> {
+        // 0 and less would mean no expiry, or be refused; a key that expired in 1970 has expired all the same.
+        at_ms.map(|at| at.saturating_add(self.late_ms).max(1))
     }
 
     /// The text of a string that is best written with SET.
@@ -126,16 +133,6 @@ impl ValueWriter {
     /// SET … PXAT came with 6.2.
     fn knows_pxat(&self) -> bool {
         self.project == Project::Valkey || self.version >= (6, 2, 0)
-    }
-
-    fn payload<'a>(&self, value: &RawValue<'a>, meta: Option<&'a [u8]>) -> Result<Option<rdb::Payload<'a>>, Error> {
-        if self.restorer.needs_validation() {
-            if value.value_type == opcode::MODULE_2 {
-                return Err(Error::Module);
-            }
-            rdb::validate(value, &Limits::default())?;
-        }
-        Ok(self.restorer.payload(value, meta)?)
     }
 
     fn rebuild(
@@ -159,8 +156,7 @@ impl ValueWriter {
         encode::array_header(out, 6 + hint.map_or(0, |_| 2));
         encode::bulk(out, b"RESTORE");
         encode::bulk(out, name);
-        // 0 would mean no expiry; a key that expired in 1970 has expired all the same.
-        encode::bulk_number(out, attributes.expires_at_ms.map_or(0, |ms| ms.max(1)));
+        encode::bulk_number(out, attributes.expires_at_ms.unwrap_or(0));
         encode::bulk_header(out, payload.len());
         payload.append_to(out);
         out.extend_from_slice(b"\r\n$7\r\nREPLACE\r\n$6\r\nABSTTL\r\n");
@@ -178,6 +174,6 @@ fn set(out: &mut Vec<u8>, name: &[u8], text: &[u8], expires_at_ms: Option<i64>) 
     encode::bulk(out, text);
     if let Some(ms) = expires_at_ms {
         encode::bulk(out, b"PXAT");
-        encode::bulk_number(out, ms.max(1));
+        encode::bulk_number(out, ms);
     }
 }

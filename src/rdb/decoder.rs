@@ -9,7 +9,7 @@ pub use event::{Event, Key, KeyHead, Limits, RawValue, Skipped};
 
 use self::item::Attributes;
 use super::crc::crc64;
-use super::error::{Error, Fault, Stop, escape_key};
+use super::error::{Error, Fault, Step, Stop, escape_key};
 use super::length::Reader;
 use super::opcode::{Project, type_row};
 use super::skip::{Skipper, Template, Templates};
@@ -17,6 +17,9 @@ use super::value::{Lookup, Piece, Unpacker};
 
 /// Consumed bytes are moved out of the way when there are this many of them and more than of the others.
 const COMPACT_BYTES: usize = 64 << 10;
+
+/// What the buffer may keep in reserve.
+const KEPT_BYTES_MAX: usize = 32 << 20;
 
 /// Reads an RDB that comes in pieces.
 ///
@@ -129,17 +132,10 @@ enum Found {
     Header,
     Item(item::Item),
     Key(KeyFound),
-    Big {
-        value_type: u8,
-        head: Attributes,
-    },
+    Big { value_type: u8, head: Attributes },
     Piece(Piece),
     BigEnd,
-    End {
-        crc_checked: bool,
-    },
-    /// Nothing to tell: go on.
-    Nothing,
+    End { crc_checked: bool },
 }
 
 struct KeyFound {
@@ -182,6 +178,10 @@ impl Decoder {
             self.buf.drain(..self.start);
             self.start = 0;
             self.summed = 0;
+            if self.buf.capacity() > KEPT_BYTES_MAX {
+                // A big value is over.
+                self.buf.shrink_to(KEPT_BYTES_MAX);
+            }
         }
         self.buf.extend_from_slice(bytes);
     }
@@ -194,8 +194,8 @@ impl Decoder {
     pub fn next(&mut self) -> Result<Option<Event<'_>>, Error> {
         loop {
             match self.step() {
-                Ok(Found::Nothing) => {}
-                Ok(found) => return Ok(Some(self.event(found))),
+                Ok(None) => {}
+                Ok(Some(found)) => return Ok(Some(self.event(found))),
                 Err(Stop::More) => return Ok(None),
                 Err(Stop::Fail(fault)) => return Err(self.fail(fault)),
             }
@@ -281,7 +281,7 @@ impl Decoder {
         error
     }
 
-    fn step(&mut self) -> Result<Found, Stop> {
+    fn step(&mut self) -> Step<Option<Found>> {
         match &self.state {
             State::Item => self.item(),
             State::Value(_) => self.value(),
@@ -296,7 +296,7 @@ impl Decoder {
         }
     }
 
-    fn magic(&mut self) -> Result<Found, Stop> {
+    fn magic(&mut self) -> Step<Option<Found>> {
         let mut r = Reader::at(&self.buf, self.start);
         let (project, digits) = match r.take(9) {
             Ok([b'R', b'E', b'D', b'I', b'S', digits @ ..]) => (Project::Redis, digits),
@@ -324,13 +324,13 @@ impl Decoder {
         (self.project, self.version) = (project, version);
         self.start += 9;
         self.state = State::Item;
-        Ok(Found::Header)
+        Ok(Some(Found::Header))
     }
 
     /// Goes on with a value that was not here whole before.
-    fn value(&mut self) -> Result<Found, Stop> {
+    fn value(&mut self) -> Step<Option<Found>> {
         let State::Value(walk) = &mut self.state else {
-            return Ok(Found::Nothing);
+            return Ok(None);
         };
         let value_at = self.start + walk.value_at;
         let mut r = Reader::at(&self.buf, value_at + walk.walked);
@@ -341,7 +341,7 @@ impl Decoder {
             Err(Stop::More) => false,
             Err(fail) => return Err(fail),
         };
-        if walk.walked as u64 + walk.skipper.bytes_left() > walk.bytes_max {
+        if (walk.walked as u64).saturating_add(walk.skipper.bytes_left()) > walk.bytes_max {
             return Ok(self.big());
         }
         if !done {
@@ -361,13 +361,13 @@ impl Decoder {
         };
         self.start = end;
         self.state = State::Item;
-        Ok(Found::Key(found))
+        Ok(Some(Found::Key(found)))
     }
 
     /// Keeps what is known of a value over the limit, consumes the bytes before it, and leaves the choice to the caller.
-    fn big(&mut self) -> Found {
+    fn big(&mut self) -> Option<Found> {
         let State::Value(mut walk) = std::mem::replace(&mut self.state, State::Item) else {
-            return Found::Nothing;
+            return None;
         };
         if let Name::Plain(..) = walk.name {
             self.name = self.name_at(walk.name, self.start).to_vec();
@@ -380,12 +380,12 @@ impl Decoder {
             head: walk.head,
         };
         self.state = State::Undecided(walk);
-        found
+        Some(found)
     }
 
-    fn dropping(&mut self) -> Result<Found, Stop> {
+    fn dropping(&mut self) -> Step<Option<Found>> {
         let State::Dropping(walk) = &mut self.state else {
-            return Ok(Found::Nothing);
+            return Ok(None);
         };
         let mut r = Reader::at(&self.buf, self.start + walk.walked);
         let result = walk.skipper.run(&mut r, &self.templates);
@@ -393,24 +393,24 @@ impl Decoder {
         walk.walked = 0;
         result?;
         self.state = State::Item;
-        Ok(Found::Nothing)
+        Ok(None)
     }
 
-    fn streaming(&mut self) -> Result<Found, Stop> {
+    fn streaming(&mut self) -> Step<Option<Found>> {
         let State::Streaming(streaming) = &mut self.state else {
-            return Ok(Found::Nothing);
+            return Ok(None);
         };
         let mut r = Reader::at(&self.buf, self.start);
         let result = streaming.unpacker.piece(&mut r);
         self.start = r.pos();
         if let Some(piece) = result? {
-            return Ok(Found::Piece(piece));
+            return Ok(Some(Found::Piece(piece)));
         }
         self.state = State::Item;
-        Ok(Found::BigEnd)
+        Ok(Some(Found::BigEnd))
     }
 
-    fn trailer(&mut self) -> Result<Found, Stop> {
+    fn trailer(&mut self) -> Step<Option<Found>> {
         self.sum_consumed();
         let mut crc_checked = false;
         if self.version >= 5 {
@@ -427,7 +427,7 @@ impl Decoder {
         }
         self.summed = self.start;
         self.state = State::End;
-        Ok(Found::End { crc_checked })
+        Ok(Some(Found::End { crc_checked }))
     }
 
     fn sum_consumed(&mut self) {
@@ -450,7 +450,7 @@ impl Decoder {
         match found {
             Found::Key(key) => Event::Key(self.key(key)),
             Found::Item(item) => self.item_event(item),
-            Found::Header | Found::Nothing => Event::Header {
+            Found::Header => Event::Header {
                 project: self.project,
                 version: self.version,
             },

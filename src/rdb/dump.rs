@@ -13,6 +13,7 @@ use super::error::{Error, Fault, Stop};
 use super::length::Reader;
 use super::opcode::{self, Project, Version, type_row};
 use super::skip::{Skipper, Templates};
+use super::value::validate;
 
 pub(super) const FOOTER_BYTES: usize = 10;
 /// The types up to this number mean the same to everyone.
@@ -139,6 +140,7 @@ pub struct Restorer {
     project: Project,
     version: Version,
     footer_version: u16,
+    has_modules: bool,
 }
 
 impl Restorer {
@@ -148,13 +150,20 @@ impl Restorer {
             project,
             version,
             footer_version,
+            has_modules: false,
+        }
+    }
+
+    /// Says that the target has every module whose values it will get: Redis below 6.2 exits on others, so without this
+    /// they are not restorable there. Later versions refuse them.
+    pub fn with_modules(self) -> Self {
+        Restorer {
+            has_modules: true,
+            ..self
         }
     }
 
     /// Whether RESTORE takes a value of this type, made fit by [`Restorer::payload`] if need be.
-    ///
-    /// False also for modules' values on targets below 7.0? No: they are taken by type here, but need the module loaded, and a
-    /// server below 6.2 exits without it. Ask MODULE LIST first.
     pub fn restorable(&self, value_type: u8, source: Project) -> bool {
         if type_row(source, value_type).is_none() {
             return false;
@@ -163,6 +172,7 @@ impl Restorer {
             // An older target gets type 4, which all have; GCRA is in no ordinary build.
             (_, opcode::HASH_TMPL_LP..=opcode::HASH_TMPL_ARRAY_REF) => true,
             (_, opcode::GCRA) => false,
+            (_, opcode::MODULE_2) if self.exits_on_bad_payload() && !self.has_modules => false,
             (Project::Valkey, opcode::HASH_22) => {
                 source == Project::Valkey && self.footer_version >= VALKEY_FOOTER_MIN
             }
@@ -180,7 +190,8 @@ impl Restorer {
     /// `meta` is dropped for targets that don't know it: see [`Restorer::keeps_meta`].
     ///
     /// # Errors
-    /// Faults of values that must be looked into: template hashes for targets before 8.10, streams for those since 8.8.
+    /// Faults of values that must be looked into: all for Redis below 6.2, which would exit on them; template hashes for
+    /// targets before 8.10; streams for those since 8.8.
     pub fn payload<'a>(
         &self,
         raw: &RawValue<'a>,
@@ -188,6 +199,9 @@ impl Restorer {
     ) -> Result<Option<Payload<'a>>, Error> {
         if !self.restorable(raw.value_type, raw.project) || is_empty(raw) {
             return Ok(None);
+        }
+        if self.exits_on_bad_payload() {
+            validate(raw, &limits())?;
         }
         let meta = meta.filter(|_| self.keeps_meta()).unwrap_or_default();
         let keep_templates = self.project == Project::Redis && self.version >= (8, 10, 0);
@@ -223,8 +237,8 @@ impl Restorer {
         self.project == Project::Redis && self.version >= (8, 6, 0)
     }
 
-    /// Whether the target exits on a malformed payload rather than refuse it, so that values must be validated first.
-    pub fn needs_validation(&self) -> bool {
+    /// Whether a malformed payload with a right checksum ends the target rather than is refused by it.
+    fn exits_on_bad_payload(&self) -> bool {
         self.project == Project::Redis && self.version < (6, 2, 0)
     }
 

@@ -1,7 +1,8 @@
 //! Values as commands, for targets that can't take them by RESTORE.
 //!
 //! What can't be had back this way: LRU and LFU, encodings, consumers' times, counters of idempotent producers, modules'
-//! metadata, and on targets that don't know them a stream's counters.
+//! metadata, the sign of a zero score (servers since 7.0 drop it in small sorted sets), a stream's greatest deleted id of none
+//! if placeholders were needed, and on targets that don't know them a stream's counters.
 
 mod command;
 mod ids;
@@ -76,6 +77,10 @@ pub enum Unsupported {
     Idempotency,
     #[error("a pending entry was deleted from the stream and can't be put back behind later ones")]
     DeletedPending,
+    #[error(
+        "an idempotence record's entry was deleted from the stream and can't be put back behind later ones"
+    )]
+    DeletedRecord,
 }
 
 /// Writes the commands that put `value` in place of whatever is at `key`.
@@ -113,7 +118,8 @@ pub fn commands(
         Value::Stream(stream) => rewriter.stream.whole(stream, out)?,
         Value::Module { .. } | Value::Gcra { .. } => {}
     }
-    rewriter.finish(out)
+    rewriter.finish(out);
+    Ok(())
 }
 
 /// Whether `target` can be given `value`; with `accept_loss` unset, whole.
@@ -200,10 +206,7 @@ impl Rewriter {
     }
 
     /// Writes what comes after the last piece.
-    ///
-    /// # Errors
-    /// None today; streams may come to need it.
-    pub fn finish(&mut self, out: &mut Out<'_>) -> Result<(), Unsupported> {
+    pub fn finish(&mut self, out: &mut Out<'_>) {
         self.begin(out);
         if let Some(ms) = self.expires_at_ms {
             Command::new(b"PEXPIREAT")
@@ -211,7 +214,6 @@ impl Rewriter {
                 .owned(number(ms))
                 .emit(out);
         }
-        Ok(())
     }
 
     fn begin(&mut self, out: &mut Out<'_>) {

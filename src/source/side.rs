@@ -108,7 +108,7 @@ impl Side {
         encode::command(&mut out, &[b"TIME"]);
         encode::command(&mut out, &[&b"INFO"[..], b"replication"]);
         encode::command(&mut out, &[b"EXEC"]);
-        let answers = self.exec(&out, keys.len() * 3 + 3).await?;
+        let answers = self.exec(&out, keys.len() * 3 + 4).await?;
         let now_ms = answers.get(keys.len() * 3).and_then(time_ms).unwrap_or(0);
         let info = answers.last().and_then(Reply::bytes).unwrap_or_default();
         let found = answers.chunks_exact(3).take(keys.len()).map(|answer| {

@@ -4,6 +4,7 @@ pub mod connect;
 pub mod driver;
 pub mod preflight;
 pub mod scan;
+pub mod settle;
 
 use crate::delivery::standalone::{Fault, Lost};
 use crate::net::conn;

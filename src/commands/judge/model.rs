@@ -121,6 +121,16 @@ impl Server {
                     self.rename((db, key), (number(other), key), false);
                 }
             }
+            ["FLUSHDB"] => self.0.retain(|(other, _), _| *other != db),
+            ["FLUSHALL"] => self.0.clear(),
+            ["SWAPDB", a, b] => self.swap(number(a), number(b)),
+            _ => self.run_on_elements(db, words)?,
+        }
+        Ok(())
+    }
+
+    fn run_on_elements(&mut self, db: u32, words: &[&str]) -> Result<(), WrongType> {
+        match *words {
             ["SADD", key, member] => {
                 let mut set = self.set(db, key)?;
                 set.insert(member.to_owned());
@@ -177,9 +187,6 @@ impl Server {
                     self.put(db, to, Value::List(right));
                 }
             }
-            ["FLUSHDB"] => self.0.retain(|(other, _), _| *other != db),
-            ["FLUSHALL"] => self.0.clear(),
-            ["SWAPDB", a, b] => self.swap(number(a), number(b)),
             _ => panic!("the model has no {words:?}"),
         }
         Ok(())

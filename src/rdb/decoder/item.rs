@@ -53,7 +53,7 @@ pub(super) enum Item {
 impl Decoder {
     /// Reads one opcode with what belongs to it, or a key.
     #[inline]
-    pub(super) fn item(&mut self) -> Result<Found, Stop> {
+    pub(super) fn item(&mut self) -> Step<Option<Found>> {
         let mut r = Reader::at(&self.buf, self.start);
         let code = r.u8()?;
         if code < opcode::HASH_TEMPLATE {
@@ -75,12 +75,12 @@ impl Decoder {
                 let end = r.pos();
                 let item = item?;
                 self.start = end;
-                return Ok(Found::Item(item));
+                return Ok(Some(Found::Item(item)));
             }
             _ => return self.begin_walk(code),
         }
         self.start = r.pos();
-        Ok(Found::Nothing)
+        Ok(None)
     }
 
     /// An item whose bytes must all be here; each of its strings is found by its length, so trying again costs little.
@@ -135,7 +135,7 @@ impl Decoder {
         }
     }
 
-    fn begin_walk(&mut self, code: u8) -> Result<Found, Stop> {
+    fn begin_walk(&mut self, code: u8) -> Step<Option<Found>> {
         let grammar = match (code, self.project) {
             (opcode::MODULE_AUX, _) => opcode::MODULE_AUX_GRAMMAR,
             (opcode::SLOT_INFO, _) => opcode::SLOT_INFO_GRAMMAR,
@@ -150,13 +150,13 @@ impl Decoder {
             module_id: None,
             skipper: Skipper::new(grammar),
         });
-        Ok(Found::Nothing)
+        Ok(None)
     }
 
     /// Goes on with an item that is walked.
-    pub(super) fn walk(&mut self) -> Result<Found, Stop> {
+    pub(super) fn walk(&mut self) -> Step<Option<Found>> {
         let State::Walk(walk) = &mut self.state else {
-            return Ok(Found::Nothing);
+            return Ok(None);
         };
         let mut r = Reader::at(&self.buf, self.start + walk.walked);
         let result = walk.skipper.run(&mut r, &self.templates);
@@ -174,7 +174,7 @@ impl Decoder {
                 u64::MAX
             }
         };
-        let size = walk.walked as u64 + walk.skipper.bytes_left();
+        let size = (walk.walked as u64).saturating_add(walk.skipper.bytes_left());
         if size > max {
             return Err(Fault::TooLarge {
                 what: "an item",
@@ -206,14 +206,12 @@ impl Decoder {
         };
         self.start += size as usize;
         self.state = State::Item;
-        Ok(skipped.map_or(Found::Nothing, |skipped| {
-            Found::Item(Item::Skipped(skipped))
-        }))
+        Ok(skipped.map(|skipped| Found::Item(Item::Skipped(skipped))))
     }
 
     /// Reads a key, or its name and as much of its value as there is.
     #[inline]
-    fn begin_key(&mut self, value_type: u8) -> Result<Found, Stop> {
+    fn begin_key(&mut self, value_type: u8) -> Step<Option<Found>> {
         let Some(row) = type_row(self.project, value_type) else {
             return Err(self.unknown_type(value_type));
         };
@@ -250,7 +248,7 @@ impl Decoder {
                     template,
                 };
                 self.start = r.pos();
-                return Ok(Found::Key(found));
+                return Ok(Some(Found::Key(found)));
             }
             Ok(()) | Err(Stop::More) => {}
             Err(Stop::Fail(fault)) => return Err(self.bad_value(value_type, name, r.pos(), fault)),
@@ -267,7 +265,7 @@ impl Decoder {
             head: std::mem::take(&mut self.attributes),
             skipper,
         }));
-        Ok(Found::Nothing)
+        Ok(None)
     }
 
     /// The error for a value that is bad at `pos` of the buffer.
@@ -325,7 +323,7 @@ impl Decoder {
         }
     }
 
-    fn into_text(&self, text: Text) -> Cow<'_, [u8]> {
+    fn text_of(&self, text: Text) -> Cow<'_, [u8]> {
         match text {
             Text::Plain(range) => Cow::Borrowed(self.buf.get(range).unwrap_or_default()),
             Text::Unpacked(bytes) => Cow::Owned(bytes),
@@ -335,18 +333,18 @@ impl Decoder {
     pub(super) fn item_event(&self, item: Item) -> Event<'_> {
         match item {
             Item::Aux { name, value } => Event::Aux {
-                name: self.into_text(name),
-                value: self.into_text(value),
+                name: self.text_of(name),
+                value: self.text_of(value),
             },
             Item::SelectDb(db) => Event::SelectDb(db),
             Item::ResizeDb { keys, expires } => Event::ResizeDb { keys, expires },
             Item::Function { code } => Event::Function {
-                code: self.into_text(code),
+                code: self.text_of(code),
             },
             Item::FunctionPreGa { name, engine, code } => Event::FunctionPreGa {
-                name: self.into_text(name),
-                engine: self.into_text(engine),
-                code: self.into_text(code),
+                name: self.text_of(name),
+                engine: self.text_of(engine),
+                code: self.text_of(code),
             },
             Item::Skipped(skipped) => Event::Skipped(skipped),
         }

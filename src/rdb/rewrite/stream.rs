@@ -404,7 +404,7 @@ impl StreamWriter {
                     .arg(&self.producer);
                 command.arg(&record.iid).owned(number(record.id)).emit(out);
             } else if !self.target.accept_loss {
-                return Err(Unsupported::Idempotency);
+                return Err(Unsupported::DeletedRecord);
             }
         }
         Ok(())

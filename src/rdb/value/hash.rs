@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use super::pieces::{Left, Lookup, Packed};
+use super::pieces::{Left, Lookup, Packed, once};
 use crate::rdb::error::{Fault, Step};
 use crate::rdb::length::Reader;
 use crate::rdb::opcode::{self, Project};
@@ -125,13 +125,12 @@ impl Hashes {
                     return Ok(None);
                 }
                 let (field, value) = two_strings(r, max)?;
-                let field = HashField {
+                left.took(r);
+                Ok(Some(HashField {
                     field,
                     value,
                     expires_at_ms: None,
-                };
-                left.took(r);
-                Ok(Some(field))
+                }))
             }
             Form::Expiring {
                 left,
@@ -162,14 +161,7 @@ impl Hashes {
                     r.commit();
                     *base_read = true;
                 }
-                let pack = match pack {
-                    Some(pack) => pack,
-                    None => {
-                        let read = Packed::read(r, *kind, max)?;
-                        r.commit();
-                        pack.insert(read)
-                    }
-                };
+                let pack = once(pack, r, |r| Packed::read(r, *kind, max))?;
                 Ok(packed_field(pack, *timed)?)
             }
             Form::Template {
@@ -177,14 +169,9 @@ impl Hashes {
                 templates,
                 values,
             } => {
-                let values = match values {
-                    Some(values) => values,
-                    None => {
-                        let read = template_values(r, *value_type, templates, max)?;
-                        r.commit();
-                        values.insert(read)
-                    }
-                };
+                let values = once(values, r, |r| {
+                    template_values(r, *value_type, templates, max)
+                })?;
                 values.next(r, max)
             }
         }

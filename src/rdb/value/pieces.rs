@@ -76,7 +76,7 @@ pub enum Piece {
 
 impl Piece {
     /// Adds a piece to the value it is of; one of another type is a fault of this module.
-    pub(super) fn add_to(self, value: &mut Value) {
+    pub(in crate::rdb) fn add_to(self, value: &mut Value) {
         match (value, self) {
             (Value::String(to), Piece::StringBytes { bytes, .. }) => append(to, bytes),
             (Value::List(to), Piece::ListItems(items)) => append(to, items),
@@ -172,6 +172,22 @@ impl Left {
     pub fn took(&mut self, r: &mut Reader<'_>) {
         r.commit();
         self.0 = self.0.map(|left| left.saturating_sub(1));
+    }
+}
+
+/// What is in `slot`; if there is nothing yet, what `read` reads into it, for good.
+pub(super) fn once<'s, T>(
+    slot: &'s mut Option<T>,
+    r: &mut Reader<'_>,
+    read: impl FnOnce(&mut Reader<'_>) -> Step<T>,
+) -> Step<&'s mut T> {
+    match slot {
+        Some(value) => Ok(value),
+        None => {
+            let value = read(r)?;
+            r.commit();
+            Ok(slot.insert(value))
+        }
     }
 }
 
@@ -277,7 +293,7 @@ impl Unpacker {
     }
 
     /// The value before any piece.
-    pub(super) fn empty_value(&self) -> Value {
+    pub(in crate::rdb) fn empty_value(&self) -> Value {
         match self.parts {
             Parts::String(_) => Value::String(Vec::new()),
             Parts::List(_) => Value::List(Vec::new()),

@@ -1,6 +1,6 @@
 //! Sets: plain (2), intset (11), listpack (20).
 
-use super::pieces::{Left, Packed};
+use super::pieces::{Left, Packed, once};
 use crate::rdb::error::Step;
 use crate::rdb::length::Reader;
 use crate::rdb::opcode;
@@ -39,14 +39,8 @@ impl Sets {
             self.left.took(r);
             return Ok(Some(member));
         };
-        let pack = match &mut self.pack {
-            Some(pack) => pack,
-            None => {
-                let pack = Packed::read(r, kind, self.bytes_max)?;
-                r.commit();
-                self.pack.insert(pack)
-            }
-        };
+        let max = self.bytes_max;
+        let pack = once(&mut self.pack, r, |r| Packed::read(r, kind, max))?;
         Ok(pack.next()?.map(|entry| entry.to_vec()))
     }
 }

@@ -156,31 +156,6 @@ impl Stream {
                     ..Group::default()
                 });
             }
-            Piece::StreamConsumer {
-                name,
-                seen_ms,
-                active_ms,
-            } => {
-                if let Some(group) = self.groups.last_mut() {
-                    group.consumers.push(Consumer {
-                        name,
-                        seen_ms,
-                        active_ms,
-                        pending: Vec::new(),
-                    });
-                }
-            }
-            Piece::StreamPending(mut pending) => {
-                if let Some(consumer) = self.groups.last_mut().and_then(|g| g.consumers.last_mut())
-                {
-                    consumer.pending.append(&mut pending);
-                }
-            }
-            Piece::StreamNacked(mut nacked) => {
-                if let Some(group) = self.groups.last_mut() {
-                    group.nacked.append(&mut nacked);
-                }
-            }
             Piece::StreamIdempotency {
                 duration_s,
                 entries_max,
@@ -191,29 +166,58 @@ impl Stream {
                     ..Idempotency::default()
                 });
             }
-            Piece::StreamProducer { name } => {
-                if let Some(idempotency) = &mut self.idempotency {
-                    idempotency.producers.push(Producer {
-                        name,
-                        records: Vec::new(),
-                    });
-                }
-            }
+            piece => match (&mut self.idempotency, self.groups.last_mut()) {
+                (Some(idempotency), _) => idempotency.add(piece),
+                (None, Some(group)) => group.add(piece),
+                (None, None) => {}
+            },
+        }
+    }
+}
+
+impl Idempotency {
+    /// Adds a piece from after the last group.
+    fn add(&mut self, piece: Piece) {
+        match piece {
+            Piece::StreamProducer { name } => self.producers.push(Producer {
+                name,
+                records: Vec::new(),
+            }),
             Piece::StreamIdmpRecords(mut records) => {
-                if let Some(producer) = self
-                    .idempotency
-                    .as_mut()
-                    .and_then(|i| i.producers.last_mut())
-                {
+                if let Some(producer) = self.producers.last_mut() {
                     producer.records.append(&mut records);
                 }
             }
             Piece::StreamIdmpCounters { added, duplicates } => {
-                if let Some(idempotency) = &mut self.idempotency {
-                    (idempotency.added, idempotency.duplicates) = (added, duplicates);
+                (self.added, self.duplicates) = (added, duplicates);
+            }
+            _ => {}
+        }
+    }
+}
+
+impl Group {
+    fn add(&mut self, piece: Piece) {
+        match piece {
+            Piece::StreamConsumer {
+                name,
+                seen_ms,
+                active_ms,
+            } => {
+                self.consumers.push(Consumer {
+                    name,
+                    seen_ms,
+                    active_ms,
+                    pending: Vec::new(),
+                });
+            }
+            Piece::StreamPending(mut pending) => {
+                if let Some(consumer) = self.consumers.last_mut() {
+                    consumer.pending.append(&mut pending);
                 }
             }
-            _ => unreachable!("a stream has pieces of its own type only"),
+            Piece::StreamNacked(mut nacked) => self.nacked.append(&mut nacked),
+            _ => {}
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Sorted sets: scores as text (3) or binary (5), or everything in a ziplist (12) or listpack (17).
 
-use super::pieces::{Left, Packed};
+use super::pieces::{Left, Packed, once};
 use crate::rdb::error::{Fault, Step};
 use crate::rdb::length::Reader;
 use crate::rdb::opcode;
@@ -50,14 +50,8 @@ impl Zsets {
             Form::Packed(kind) => kind,
             Form::Text | Form::Binary => return self.plain(r),
         };
-        let pack = match &mut self.pack {
-            Some(pack) => pack,
-            None => {
-                let pack = Packed::read(r, kind, self.bytes_max)?;
-                r.commit();
-                self.pack.insert(pack)
-            }
-        };
+        let max = self.bytes_max;
+        let pack = once(&mut self.pack, r, |r| Packed::read(r, kind, max))?;
         let Some(member) = pack.next()?.map(Entry::to_vec) else {
             return Ok(None);
         };

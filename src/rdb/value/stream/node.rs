@@ -11,6 +11,9 @@ use crate::rdb::length::Reader;
 use crate::rdb::pack::Kind;
 use crate::rdb::value::pieces::Packed;
 
+/// Fields and their values.
+type Pairs = Vec<(Vec<u8>, Vec<u8>)>;
+
 const DELETED: i64 = 1;
 const SAME_FIELDS: i64 = 2;
 
@@ -99,7 +102,7 @@ impl Node {
         }
     }
 
-    fn fields(&mut self, same: bool) -> Result<Vec<(Vec<u8>, Vec<u8>)>, Fault> {
+    fn fields(&mut self, same: bool) -> Result<Pairs, Fault> {
         let mut fields = Vec::new();
         let written = if same {
             for field in &self.fields {

@@ -45,7 +45,7 @@ fn sources() -> Vec<File> {
         let text = fs::read_to_string(&path).expect("a source file is read");
         let name = path.strip_prefix(&root).expect("below src");
         let name = name.display().to_string();
-        if is_test_module(&path, &root) {
+        if name.ends_with("tests.rs") || is_test_module(&path, &root) {
             continue;
         }
         let code = without_tests(&text);

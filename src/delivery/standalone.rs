@@ -377,7 +377,30 @@ impl Standalone {
                 state.again = Some(flush);
             }
         }
+        for (lane, record) in found.into_iter().enumerate() {
+            self.pass_over(lane, record);
+        }
         Ok(Reread::Continue)
+    }
+
+    /// The target has more of `lane` than is known here: what the last bytes of an earlier process did before its
+    /// connection was killed.
+    fn pass_over(&mut self, lane: LaneId, record: &Record) {
+        let Some(state) = self.lanes.get_mut(lane) else { return };
+        if !state.following || record.offset <= state.applied {
+            return;
+        }
+        state.stand_at(record);
+        let taken = std::mem::take(&mut state.taken);
+        let queue = std::mem::take(&mut state.queue);
+        state.joints = 0;
+        for (i, item) in queue.into_iter().enumerate() {
+            let item = match item {
+                Item::Units(chunk) if i == 0 && taken > 0 => Item::Units(Arc::new(chunk.without_first(taken))),
+                item => item,
+            };
+            self.push_item(lane, item);
+        }
     }
 
     /// Drops everything and stands where the records are.

@@ -11,13 +11,16 @@ use crate::commands::TargetCaps;
 use crate::config::valid::{self, Job};
 use crate::config::words::Existing;
 use crate::filter::Scope;
+use crate::journal::{self, Spool};
 use crate::net::backoff::Backoff;
 use crate::net::conn::Server;
 use crate::net::endpoint::HostPort;
 use crate::net::info::Info;
 use crate::net::{Side, tls};
+use crate::route::Router;
 use crate::source::{self, side};
 use crate::status::{Shard, Status};
+use crate::target::checkpoint::{self, Checkpoint};
 use crate::target::connect::Identity;
 use crate::target::{self, preflight, scan};
 
@@ -38,8 +41,8 @@ pub struct Plan {
     pub caps: TargetCaps,
     /// How much later than on the source expiries are written, until they're settled.
     pub late_ms: i64,
-    /// Which full sync of the job this is, from 1.
-    pub generation: u64,
+    /// How many keys the source held in scope at the start.
+    pub source_keys: u64,
     /// Whether a key of a target database is one that this job writes.
     pub in_scope: Arc<dyn Fn(u32, &[u8]) -> bool + Send + Sync>,
     /// Keys that `--existing keep` leaves as they are, by [`key_hash`].
@@ -50,7 +53,7 @@ pub struct Plan {
 ///
 /// # Errors
 /// When an end can't be reached for too long, or isn't fit.
-pub async fn prepare(job: Job, scope: Scope, status: Arc<Status>) -> Result<Plan, Error> {
+pub async fn prepare(job: Job, scope: Scope, status: Arc<Status>) -> Result<(Plan, Checkpoint), Error> {
     let source = server(Side::Source, &job.source)?;
     let target = server(Side::Target, &job.target)?;
     let scope = Arc::new(scope);
@@ -66,12 +69,27 @@ pub async fn prepare(job: Job, scope: Scope, status: Arc<Status>) -> Result<Plan
     );
     let in_scope = in_scope(&job, &scope);
     check_databases(&target, &source_info, &scope).await?;
-    let kept = make_ready(&job, &target, &found, &in_scope).await?;
-    let shard = status.add_shard(source.address.to_string());
     let late_ms = i64::try_from(job.expiry_grace.as_millis()).unwrap_or(i64::MAX);
+    let checkpoint = read_checkpoint(&target, &job.name).await?;
+    if !job.restart {
+        check_checkpoint(&checkpoint, &job, &scope, late_ms)?;
+    }
+    // Keys in scope are the job's own if it ran before.
+    let kept = match checkpoint {
+        Checkpoint::None => make_ready(&job, &target, &found, &in_scope).await?,
+        _ => None,
+    };
+    if let Some(dir) = &job.spool_dir {
+        Spool::remove_stale(dir).map_err(|error| journal::Error::Write {
+            dir: dir.display().to_string(),
+            error: error.to_string(),
+        }).map_err(source::Error::from)?;
+    }
+    let shard = status.add_shard(source.address.to_string());
+    let source_keys = keys_in_scope(&source_info, &scope);
     let lanes = job.lanes.map_or(LANES_DEFAULT, usize::from);
     status.lanes.set(lanes as u64);
-    Ok(Plan {
+    let plan = Plan {
         identity: Identity { job: job.name.clone(), token: token(), unfenced: job.unfenced },
         lanes,
         writer: ValueWriter::new(&found.info, found.footer_version, late_ms),
@@ -81,7 +99,7 @@ pub async fn prepare(job: Job, scope: Scope, status: Arc<Status>) -> Result<Plan
             expiry_late_ms: late_ms,
         },
         late_ms,
-        generation: 1,
+        source_keys,
         in_scope: exempt(in_scope, kept.clone()),
         kept,
         scope,
@@ -90,7 +108,63 @@ pub async fn prepare(job: Job, scope: Scope, status: Arc<Status>) -> Result<Plan
         source,
         target,
         job,
-    })
+    };
+    Ok((plan, checkpoint))
+}
+
+/// Reads what an earlier run of the job left in the target.
+///
+/// # Errors
+/// When the target can't be reached.
+pub async fn read_checkpoint(target: &Server, job: &str) -> Result<Checkpoint, Error> {
+    let mut conn = target.connect().await.map_err(target::Error::from)?;
+    Ok(checkpoint::read(&mut conn, job).await?)
+}
+
+/// Removes every key of the job from the target.
+///
+/// # Errors
+/// When the target can't be reached.
+pub async fn remove_records(target: &Server, job: &str) -> Result<(), Error> {
+    let mut conn = target.connect().await.map_err(target::Error::from)?;
+    Ok(checkpoint::remove(&mut conn, job).await?)
+}
+
+/// Goes over to the wanted number of lanes, if all stand at one offset.
+///
+/// # Errors
+/// When the target can't be reached.
+pub async fn change_lanes(plan: &Plan) -> Result<(), Error> {
+    let mut conn = plan.target.connect().await.map_err(target::Error::from)?;
+    let Checkpoint::Following(following) = checkpoint::read(&mut conn, &plan.job.name).await? else { return Ok(()) };
+    let level = following.resume_point().map(|(_, lowest)| lowest) == Some(following.highest());
+    if level && following.records.len() != plan.lanes {
+        let router = Router::new(plan.lanes);
+        checkpoint::change_lanes(&mut conn, &plan.job.name, &following, plan.lanes, |key| router.lane_of(key)).await?;
+        tracing::info!(from = following.records.len(), to = plan.lanes, "lanes changed");
+    }
+    Ok(())
+}
+
+/// The target of a job.
+///
+/// # Errors
+/// When its TLS can't be set up.
+pub fn target_server(job: &Job) -> Result<Server, Error> {
+    server(Side::Target, &job.target)
+}
+
+/// Refuses to go on with records that mean something else.
+fn check_checkpoint(checkpoint: &Checkpoint, job: &Job, scope: &Scope, late_ms: i64) -> Result<(), Error> {
+    let Some(state) = checkpoint.job() else { return Ok(()) };
+    let other = if state.scope != scope.fingerprint() {
+        "another filter or database map"
+    } else if state.late_ms != late_ms.unsigned_abs() {
+        "another --expiry-grace"
+    } else {
+        return Ok(());
+    };
+    Err(Error::OtherJob { job: job.name.clone(), other })
 }
 
 fn server(side: Side, end: &valid::Server) -> Result<Server, Error> {
@@ -206,6 +280,10 @@ fn exempt(in_scope: InScope, kept: Option<Arc<HashSet<u64>>>) -> InScope {
         None => in_scope,
         Some(kept) => Arc::new(move |db, key| in_scope(db, key) && !kept.contains(&key_hash(db, key))),
     }
+}
+
+fn keys_in_scope(info: &Info, scope: &Scope) -> u64 {
+    info.keyspace().into_iter().filter(|(db, _)| scope.database_in(*db)).map(|(_, keys)| keys).sum()
 }
 
 /// A name for this run that no other run has.

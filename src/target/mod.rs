@@ -1,13 +1,17 @@
 //! Where the data goes: connections to a standalone target, and the work that plain commands can't do.
 
+pub mod checkpoint;
 pub mod connect;
 pub mod driver;
 pub mod preflight;
+pub mod replicas;
 pub mod scan;
 pub mod settle;
 
+use crate::delivery::record;
 use crate::delivery::standalone::{Fault, Lost};
 use crate::net::conn;
+use crate::offset::ReplOffset;
 
 /// Why a target can't be written.
 #[derive(Debug, thiserror::Error)]
@@ -38,6 +42,10 @@ pub enum Error {
     Silent { address: String, seconds: u64 },
     #[error("target {address} lost what was written: {lost}")]
     Lost { address: String, lost: Lost },
+    #[error("target {address} fell back to offset {offset}, which is no longer buffered here")]
+    FellBack { address: String, offset: ReplOffset },
+    #[error("the record of job {job} in target {address} can't be read: {error}")]
+    Record { address: String, job: String, error: record::Error },
 }
 
 impl Error {
@@ -56,7 +64,9 @@ impl Error {
             | Error::NoDatabase { .. }
             | Error::Evicts { .. }
             | Error::Cluster { .. }
-            | Error::Lost { .. } => false,
+            | Error::Lost { .. }
+            | Error::FellBack { .. }
+            | Error::Record { .. } => false,
         }
     }
 
@@ -82,7 +92,11 @@ impl Error {
                 "raise `databases` in the target's configuration, or map the database with --db-map".into()
             }
             Error::Evicts { .. } => "CONFIG SET maxmemory-policy noeviction, or accept it: --allow-eviction".into(),
+            Error::Record { .. } => {
+                "use the version of keyferry that wrote it, another --job, or --restart to copy again".into()
+            }
             Error::Cluster { .. }
+            | Error::FellBack { .. }
             | Error::TwoServers { .. }
             | Error::OutOfStep { .. }
             | Error::Elsewhere { .. }

@@ -73,7 +73,8 @@ impl Error {
                 | target::Error::NoDatabase { .. }
                 | target::Error::Evicts { .. }
                 | target::Error::Cluster { .. }
-                | target::Error::Unfenced { .. },
+                | target::Error::Unfenced { .. }
+                | target::Error::Owned { .. },
             ) => Severity::NoGo,
             Error::Source(error) if error.is_passing() => Severity::Resumable,
             Error::Target(error) if error.is_passing() => Severity::Resumable,
@@ -115,8 +116,9 @@ pub fn run(job: Job, scope: Scope, status: Arc<Status>) -> Result<Summary, Error
 async fn run_job(job: Job, scope: Scope, status: Arc<Status>) -> Result<Summary, Error> {
     let stop = stop_on_signals()?;
     let mut interrupted = stop.clone();
+    let mut owned = None;
     let work = async {
-        let mut plan = prepare::prepare(job, scope, Arc::clone(&status)).await?;
+        let mut plan = prepare::prepare(job, scope, Arc::clone(&status), &mut owned).await?;
         let mut backoff = Backoff::new(plan.job.retry_for);
         loop {
             match session::run(&plan, &mut backoff, stop.clone()).await? {
@@ -141,6 +143,12 @@ async fn run_job(job: Job, scope: Scope, status: Arc<Status>) -> Result<Summary,
         _ = interrupted.wait_for(|signals| *signals > 1) => Err(Error::Interrupted),
     };
     status.set_phase(Phase::Stopped);
+    // A second signal ends at once; the lease then runs out.
+    if let Some(owner) = owned
+        && !matches!(result, Err(Error::Interrupted))
+    {
+        owner.release().await;
+    }
     result
 }
 

@@ -1,7 +1,6 @@
 //! What is found out and decided before anything is written.
 
 use std::collections::HashSet;
-use std::hash::{BuildHasher, Hasher};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -19,6 +18,7 @@ use crate::net::{Side, tls};
 use crate::source::{self, side};
 use crate::status::{Shard, Status};
 use crate::target::connect::Identity;
+use crate::target::owner::Owner;
 use crate::target::{self, preflight, scan};
 
 /// Connections per target: on two cores four lanes of growing flushes reach what bare pipelining does.
@@ -33,6 +33,8 @@ pub struct Plan {
     pub source: Server,
     pub target: Server,
     pub identity: Identity,
+    /// The job is this run's for as long as this says.
+    pub owner: Arc<Owner>,
     pub lanes: usize,
     pub writer: ValueWriter,
     pub caps: TargetCaps,
@@ -46,11 +48,17 @@ pub struct Plan {
     pub kept: Option<Arc<HashSet<u64>>>,
 }
 
-/// Asks both ends who they are and whether they are fit, and makes the target ready.
+/// Asks both ends who they are and whether they are fit, takes the job's lease, and makes the target ready.
 ///
+/// The lease is in `owned` from when it's taken, also when what follows fails.
 /// # Errors
-/// When an end can't be reached for too long, or isn't fit.
-pub async fn prepare(job: Job, scope: Scope, status: Arc<Status>) -> Result<Plan, Error> {
+/// When an end can't be reached for too long, or isn't fit; when the job has another owner.
+pub async fn prepare(
+    job: Job,
+    scope: Scope,
+    status: Arc<Status>,
+    owned: &mut Option<Arc<Owner>>,
+) -> Result<Plan, Error> {
     let source = server(Side::Source, &job.source)?;
     let target = server(Side::Target, &job.target)?;
     let scope = Arc::new(scope);
@@ -66,15 +74,20 @@ pub async fn prepare(job: Job, scope: Scope, status: Arc<Status>) -> Result<Plan
     );
     let in_scope = in_scope(&job, &scope);
     check_databases(&target, &source_info, &scope).await?;
-    let kept = make_ready(&job, &target, &found, &in_scope).await?;
+    let identity = Identity::new(&job.name, job.unfenced);
+    let owner = Arc::new(own(&target, &identity, &status, &job).await?);
+    *owned = Some(Arc::clone(&owner));
+    let footer_version = preflight::footer_version(&target, &identity).await?;
+    let kept = make_ready(&job, &target, &identity, &found, &in_scope).await?;
     let shard = status.add_shard(source.address.to_string());
     let late_ms = i64::try_from(job.expiry_grace.as_millis()).unwrap_or(i64::MAX);
     let lanes = job.lanes.map_or(LANES_DEFAULT, usize::from);
     status.lanes.set(lanes as u64);
     Ok(Plan {
-        identity: Identity { job: job.name.clone(), token: token(), unfenced: job.unfenced },
+        identity,
+        owner,
         lanes,
-        writer: ValueWriter::new(&found.info, found.footer_version, late_ms),
+        writer: ValueWriter::new(&found.info, footer_version, late_ms),
         caps: TargetCaps {
             valkey: found.info.is_valkey(),
             version: found.info.version(),
@@ -119,6 +132,13 @@ async fn ask_target(target: &Server, status: &Status, job: &Job) -> Result<prefl
     retrying(status, "target", job.retry_for, ask).await
 }
 
+/// Takes the job's lease; from here on nobody else writes for the job.
+async fn own(target: &Server, identity: &Identity, status: &Status, job: &Job) -> Result<Owner, Error> {
+    let mut takeover = job.takeover;
+    let acquire = async || Ok(Owner::acquire(target, identity, &mut takeover).await?);
+    retrying(status, "target", job.retry_for, acquire).await
+}
+
 /// Tries again while the server isn't reachable or not ready, and says so.
 async fn retrying<T>(
     status: &Status,
@@ -159,11 +179,12 @@ async fn check_databases(target: &Server, source: &Info, scope: &Scope) -> Resul
 async fn make_ready(
     job: &Job,
     target: &Server,
+    identity: &Identity,
     found: &preflight::Found,
     in_scope: &InScope,
 ) -> Result<Option<Arc<HashSet<u64>>>, Error> {
     if job.flush_target {
-        preflight::flush(target, found.info.version()).await?;
+        preflight::flush(target, identity, found.info.version()).await?;
     }
     let filled: Vec<u32> = found.info.keyspace().into_iter().map(|(db, _)| db).collect();
     match job.existing {
@@ -206,12 +227,4 @@ fn exempt(in_scope: InScope, kept: Option<Arc<HashSet<u64>>>) -> InScope {
         None => in_scope,
         Some(kept) => Arc::new(move |db, key| in_scope(db, key) && !kept.contains(&key_hash(db, key))),
     }
-}
-
-/// A name for this run that no other run has.
-fn token() -> String {
-    // The standard library seeds each hasher from the system's randomness.
-    let mut hasher = std::hash::RandomState::new().build_hasher();
-    hasher.write_u32(std::process::id());
-    format!("{:016x}", hasher.finish())
 }

@@ -63,6 +63,7 @@ pub async fn run(plan: &Plan, backoff: &mut Backoff, mut signals: watch::Receive
     let begun = tokio::select! {
         begun = receive::begin(&plan.source, &plan.status, backoff) => begun?,
         _ = signals.wait_for(|n| *n > 0) => return Ok(End::StoppedInCopy),
+        lost = plan.owner.lost() => return Err(lost.into()),
     };
     plan.status.set_phase(Phase::Copying);
     tracing::info!(
@@ -209,6 +210,7 @@ async fn watch_over(
                 return finish(plan, running).await;
             }
             _ = signals.wait_for(|n| *n > 0) => return stopped(plan, running).await,
+            lost = plan.owner.lost() => return Err(lost.into()),
         }
     }
 }
@@ -305,7 +307,7 @@ async fn stopped(plan: &Plan, running: &mut Running) -> Result<End, Error> {
 async fn end_well(plan: &Plan, mut driver: Driver) -> Result<(), Error> {
     if plan.late_ms > 0 {
         plan.status.set_phase(Phase::Settling);
-        settle::settle(&plan.target, plan.late_ms, &*plan.in_scope).await?;
+        settle::settle(&plan.target, &plan.identity, plan.late_ms, &*plan.in_scope).await?;
     }
     Ok(driver.remove_records().await?)
 }

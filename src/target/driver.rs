@@ -97,7 +97,6 @@ pub struct Driver {
     batches: mpsc::Receiver<Batch>,
     ended: bool,
     lanes: Vec<LaneIo>,
-    round: u64,
     read_buf: Vec<u8>,
     tokens: Tokens,
     reported: Option<ReplOffset>,
@@ -112,7 +111,6 @@ impl Driver {
             batches,
             ended: false,
             lanes: Vec::new(),
-            round: 0,
             read_buf: vec![0; READ_BYTES],
             tokens,
             reported: None,
@@ -160,9 +158,8 @@ impl Driver {
 
     /// Connects all lanes and reads the records; on the first time writes them instead.
     async fn open(&mut self, first: bool) -> Result<(), Error> {
-        self.round += 1;
         let lanes = self.machine.lanes();
-        let mut found = connect::connect(&self.plan.server, &self.plan.identity, self.round, lanes).await?;
+        let mut found = connect::connect(&self.plan.server, &self.plan.identity, lanes).await?;
         if first {
             let conn = found.conns.first_mut().ok_or_else(|| self.out_of_step())?;
             self.write_first_records(conn).await?;
@@ -191,7 +188,7 @@ impl Driver {
     /// # Errors
     /// When the target can't be reached or refuses.
     pub async fn remove_records(&mut self) -> Result<(), Error> {
-        let mut conn = self.plan.server.connect().await?;
+        let mut conn = connect::side(&self.plan.server, &self.plan.identity).await?;
         let mut del = Vec::new();
         encode::array_header(&mut del, self.machine.lanes() + 1);
         encode::bulk(&mut del, b"DEL");
@@ -455,7 +452,7 @@ impl Driver {
 
     /// Does what plain commands can't, on a connection of its own.
     async fn perform(&mut self, task: &Task) -> Result<(), Error> {
-        let mut conn = self.plan.server.connect().await?;
+        let mut conn = connect::side(&self.plan.server, &self.plan.identity).await?;
         let in_scope = &self.plan.in_scope;
         let info = Info::parse(conn.ask(&[&b"INFO"[..], b"keyspace"]).await?.bytes().unwrap_or_default());
         let filled = info.keyspace().into_iter().map(|(db, _)| db);

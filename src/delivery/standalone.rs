@@ -55,8 +55,8 @@ pub enum Lost {
 pub enum Reread {
     /// What isn't applied is still here.
     Continue,
-    /// The target has lost acknowledged writes. Everything queued was dropped: the router must start again behind
-    /// `offset`, with that database selected, and count its batches by this epoch.
+    /// The target has lost acknowledged writes, or has more than is known here. Everything queued was dropped: the
+    /// router must start again behind `offset`, with that database selected, and count its batches by this epoch.
     Rewind { offset: ReplOffset, stream_db: u32, epoch: u64 },
 }
 
@@ -377,30 +377,11 @@ impl Standalone {
                 state.again = Some(flush);
             }
         }
-        for (lane, record) in found.into_iter().enumerate() {
-            self.pass_over(lane, record);
+        // The last bytes of an earlier process, which ran before its connection was killed, are in the records too.
+        if self.lanes.iter().zip(&found).any(|(lane, record)| lane.following && record.offset > lane.applied) {
+            return Ok(self.rewind(&found));
         }
         Ok(Reread::Continue)
-    }
-
-    /// The target has more of `lane` than is known here: what the last bytes of an earlier process did before its
-    /// connection was killed.
-    fn pass_over(&mut self, lane: LaneId, record: &Record) {
-        let Some(state) = self.lanes.get_mut(lane) else { return };
-        if !state.following || record.offset <= state.applied {
-            return;
-        }
-        state.stand_at(record);
-        let taken = std::mem::take(&mut state.taken);
-        let queue = std::mem::take(&mut state.queue);
-        state.joints = 0;
-        for (i, item) in queue.into_iter().enumerate() {
-            let item = match item {
-                Item::Units(chunk) if i == 0 && taken > 0 => Item::Units(Arc::new(chunk.without_first(taken))),
-                item => item,
-            };
-            self.push_item(lane, item);
-        }
     }
 
     /// Drops everything and stands where the records are.

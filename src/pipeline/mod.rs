@@ -26,6 +26,7 @@ use crate::net::backoff::Backoff;
 use crate::net::tls;
 use crate::status::{Ending, Phase, Status, Summary};
 use crate::target::checkpoint::Checkpoint;
+use crate::target::owner::Owner;
 use crate::target::settle;
 use crate::{source, target};
 use prepare::Plan;
@@ -82,7 +83,8 @@ impl Error {
                 | target::Error::NoDatabase { .. }
                 | target::Error::Evicts { .. }
                 | target::Error::Cluster { .. }
-                | target::Error::Unfenced { .. },
+                | target::Error::Unfenced { .. }
+                | target::Error::Owned { .. },
             ) => Severity::NoGo,
             Error::Source(error) if error.is_passing() => Severity::Resumable,
             Error::Target(error) if error.is_passing() => Severity::Resumable,
@@ -146,8 +148,9 @@ fn block_on(work: impl Future<Output = Result<Summary, Error>>) -> Result<Summar
 
 async fn run_job(job: Job, scope: Scope, status: Arc<Status>) -> Result<Summary, Error> {
     let signals = stop_on_signals()?;
+    let mut owned = None;
     let work = async {
-        let (plan, checkpoint) = prepare::prepare(job, scope, Arc::clone(&status)).await?;
+        let (plan, checkpoint) = prepare::prepare(job, scope, Arc::clone(&status), &mut owned).await?;
         let until = if plan.job.once { Until::CaughtUp } else { Until::Stopped };
         let end = sessions(&plan, checkpoint, until, signals.clone()).await?;
         if end == Ending::Complete {
@@ -155,22 +158,20 @@ async fn run_job(job: Job, scope: Scope, status: Arc<Status>) -> Result<Summary,
         }
         Ok(status.summary(end))
     };
-    interruptible(work, &status, signals.clone()).await
+    let result = interruptible(work, &status, signals.clone()).await;
+    release(owned, &result).await;
+    result
 }
 
 async fn finish_job(mut job: Job, scope: Scope, status: Arc<Status>, source_gone: bool) -> Result<Summary, Error> {
     let signals = stop_on_signals()?;
+    let mut owned = None;
     let work = async {
         if source_gone {
-            let target = prepare::target_server(&job)?;
-            if prepare::read_checkpoint(&target, &job.name).await? == Checkpoint::None {
-                return Err(Error::NoSuchJob { job: job.name.clone() });
-            }
-            prepare::remove_records(&target, &job.name).await?;
-            return Ok(status.summary(Ending::Complete));
+            return prepare::forget(&job, &status, &mut owned).await.map(|()| status.summary(Ending::Complete));
         }
         job.restart = false;
-        let (plan, checkpoint) = prepare::prepare(job, scope, Arc::clone(&status)).await?;
+        let (plan, checkpoint) = prepare::prepare(job, scope, Arc::clone(&status), &mut owned).await?;
         if checkpoint == Checkpoint::None {
             return Err(Error::NoSuchJob { job: plan.job.name.clone() });
         }
@@ -180,7 +181,9 @@ async fn finish_job(mut job: Job, scope: Scope, status: Arc<Status>, source_gone
         }
         Ok(status.summary(end))
     };
-    interruptible(work, &status, signals.clone()).await
+    let result = interruptible(work, &status, signals.clone()).await;
+    release(owned, &result).await;
+    result
 }
 
 /// Runs one session after the other, until one ends the job.
@@ -252,9 +255,9 @@ async fn change_lanes(
 async fn end_well(plan: &Plan) -> Result<(), Error> {
     if plan.late_ms > 0 {
         plan.status.set_phase(Phase::Settling);
-        settle::settle(&plan.target, plan.late_ms, &*plan.in_scope).await?;
+        settle::settle(&plan.target, &plan.identity, plan.late_ms, &*plan.in_scope).await?;
     }
-    prepare::remove_records(&plan.target, &plan.job.name).await
+    prepare::remove_records(&plan.target, &plan.identity).await
 }
 
 /// Ends `work` at once when a second signal comes.
@@ -269,6 +272,15 @@ async fn interruptible(
     };
     status.set_phase(Phase::Stopped);
     result
+}
+
+/// Gives the lease back, but for a job that a second signal ended: that is to end at once, and the lease runs out.
+async fn release(owned: Option<Arc<Owner>>, result: &Result<Summary, Error>) {
+    if let Some(owner) = owned
+        && !matches!(result, Err(Error::Interrupted))
+    {
+        owner.release().await;
+    }
 }
 
 /// Counts SIGINT and SIGTERM.

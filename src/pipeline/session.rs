@@ -105,6 +105,7 @@ pub async fn run(
     let ground = tokio::select! {
         ground = ground(plan, begin, generation, backoff) => ground?,
         _ = signals.wait_for(|n| *n > 0) => return Ok(stopped_before),
+        lost = plan.owner.lost() => return Err(lost.into()),
     };
     let in_copy = ground.following.is_none();
     plan.status.set_phase(if in_copy { Phase::Copying } else { Phase::Following });
@@ -374,6 +375,7 @@ async fn watch_over(
                 return drained(running, End::CaughtUp).await;
             }
             _ = signals.wait_for(|n| *n > 0) => return stopped(running, in_copy).await,
+            lost = plan.owner.lost() => return Err(lost.into()),
         }
     }
 }

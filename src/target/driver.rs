@@ -110,7 +110,6 @@ pub struct Driver {
     batches: mpsc::Receiver<Batch>,
     ended: bool,
     lanes: Vec<LaneIo>,
-    round: u64,
     read_buf: Vec<u8>,
     tokens: Tokens,
     reported: (Option<ReplOffset>, Option<ReplOffset>),
@@ -125,7 +124,6 @@ impl Driver {
             batches,
             ended: false,
             lanes: Vec::new(),
-            round: 0,
             read_buf: vec![0; READ_BYTES],
             tokens,
             reported: (None, None),
@@ -173,9 +171,8 @@ impl Driver {
 
     /// Connects all lanes and reads the records; on the first time writes them instead.
     async fn open(&mut self, first: bool) -> Result<(), Error> {
-        self.round += 1;
         let lanes = self.machine.lanes();
-        let mut found = connect::connect(&self.plan.server, &self.plan.identity, self.round, lanes).await?;
+        let mut found = connect::connect(&self.plan.server, &self.plan.identity, lanes).await?;
         if first {
             let conn = found.conns.first_mut().ok_or_else(|| self.out_of_step())?;
             self.write_first_records(conn).await?;
@@ -208,10 +205,10 @@ impl Driver {
         Ok(())
     }
 
-    /// The target has lost acknowledged writes: they are sent again from where its records stand.
+    /// The target's records aren't where they were thought to be: what lies behind them is sent again.
     fn rewind(&self, offset: ReplOffset, stream_db: u32, epoch: u64, guards: Guards) -> Result<(), Error> {
-        self.plan.status.error("target fell back");
-        tracing::warn!(%offset, "the target has lost acknowledged writes: sending them again");
+        self.plan.status.error("target's records moved");
+        tracing::warn!(%offset, "the target's records moved, as after a failover: going on from there");
         if self.plan.progress.rewind(offset, stream_db, epoch, guards) {
             return Ok(());
         }
@@ -470,7 +467,7 @@ impl Driver {
 
     /// Does what plain commands can't, on a connection of its own.
     async fn perform(&mut self, task: &Task) -> Result<(), Error> {
-        let mut conn = self.plan.server.connect().await?;
+        let mut conn = connect::side(&self.plan.server, &self.plan.identity).await?;
         let in_scope = &self.plan.in_scope;
         let info = Info::parse(conn.ask(&[&b"INFO"[..], b"keyspace"]).await?.bytes().unwrap_or_default());
         let filled = info.keyspace().into_iter().map(|(db, _)| db);

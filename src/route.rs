@@ -121,6 +121,10 @@ impl Router {
         Router { lanes: (0..lanes).map(|_| LaneBuffer::default()).collect(), bytes: 0 }
     }
 
+    pub fn lanes(&self) -> usize {
+        self.lanes.len()
+    }
+
     /// The lane of a key. By its slot and not its database, which SWAPDB and MOVE change.
     pub fn lane_of(&self, key: &[u8]) -> LaneId {
         usize::from(Slot::of(key).number()) % self.lanes.len()
@@ -211,6 +215,6 @@ impl Router {
             lane.close();
             std::mem::take(&mut lane.items)
         });
-        Batch { lanes: lanes.collect(), routed, routed_db, bytes: std::mem::take(&mut self.bytes) }
+        Batch { epoch: 0, lanes: lanes.collect(), routed, routed_db, bytes: std::mem::take(&mut self.bytes) }
     }
 }

@@ -45,7 +45,7 @@ fn sources() -> Vec<File> {
         let text = fs::read_to_string(&path).expect("a source file is read");
         let name = path.strip_prefix(&root).expect("below src");
         let name = name.display().to_string();
-        if name.ends_with("tests.rs") || name.contains("/tests/") {
+        if name.ends_with("tests.rs") || is_test_module(&path, &root) {
             continue;
         }
         let code = without_tests(&text);
@@ -67,6 +67,26 @@ fn rust_files(dir: &Path) -> Vec<PathBuf> {
     }
     files.sort();
     files
+}
+
+/// Whether the file, or a folder it lies in, is declared as `#[cfg(test)] mod name;` by its parent module.
+fn is_test_module(path: &Path, root: &Path) -> bool {
+    let module = path.with_extension("");
+    module.ancestors().take_while(|m| *m != root).any(|m| {
+        let (Some(name), Some(parent)) = (m.file_name(), m.parent()) else {
+            return false;
+        };
+        let declared = format!("#[cfg(test)]\nmod {};", name.display());
+        let by_path = format!("#[path = \"{}.rs\"]", name.display());
+        [
+            parent.join("mod.rs"),
+            parent.with_extension("rs"),
+            parent.join("lib.rs"),
+        ]
+        .iter()
+        .filter_map(|file| fs::read_to_string(file).ok())
+        .any(|text| text.contains(&declared) || text.contains(&by_path))
+    })
 }
 
 /// Cuts the file at its test module, which is last by the style's rule.

@@ -6,6 +6,7 @@
 
 pub mod copy;
 pub mod flight;
+pub mod guard;
 pub mod record;
 pub mod refusal;
 mod rules;

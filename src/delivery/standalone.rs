@@ -25,7 +25,7 @@ pub enum Event {
     Copied { values: u64 },
     /// So many commands of the stream were applied.
     Applied { commands: u64 },
-    /// The lane waits until [`Standalone::resume`]; it then sends the same again.
+    /// The lane waits until [`Standalone::unpause`]; it then sends the same again.
     Refused { words: String },
     /// The connection must be closed: the server may be another one now.
     Elsewhere { words: String },
@@ -42,13 +42,23 @@ pub struct Fault {
     pub applied: bool,
 }
 
-/// Why a target can't be gone on with after its records were read.
+/// Why a target can't be gone on with after its records were read: it needs a new full sync.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Lost {
     #[error("lane {lane} has no record in the target any more")]
     Record { lane: LaneId },
-    #[error("lane {lane}'s record says {found}, but {applied} was acknowledged: the target lost writes")]
-    RolledBack { lane: LaneId, found: ReplOffset, applied: ReplOffset },
+    #[error("the target lost writes while the copy was under way")]
+    Copy,
+}
+
+/// How to go on after the records were read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reread {
+    /// What isn't applied is still here.
+    Continue,
+    /// The target has lost acknowledged writes, or has more than is known here. Everything queued was dropped: the
+    /// router must start again behind `offset`, with that database selected, and count its batches by this epoch.
+    Rewind { offset: ReplOffset, stream_db: u32, epoch: u64 },
 }
 
 #[derive(Debug, Default)]
@@ -68,14 +78,14 @@ struct Lane {
     group: LaneSet,
     /// A flush that was refused and is to be sent again.
     again: Option<Flush>,
-    /// Waits for [`Standalone::resume`].
+    /// Waits for [`Standalone::unpause`].
     paused: bool,
     /// Its last acknowledged unit.
     applied: ReplOffset,
     applied_db: u32,
     /// Pieces of large values applied in this copy.
     pieces: u64,
-    /// What its record in the target is known to say.
+    /// What its record in the target is known to say, once that names a place in the stream.
     recorded: Option<ReplOffset>,
     /// A flush sent behind `flight` (see `Rules::one_in_flight`).
     #[cfg(test)]
@@ -83,6 +93,15 @@ struct Lane {
 }
 
 impl Lane {
+    /// Takes over what a record says of an earlier process.
+    fn stand_at(&mut self, record: &Record) {
+        self.following = true;
+        self.applied = record.offset;
+        self.applied_db = record.stream_db;
+        self.pieces = record.pieces;
+        self.recorded = Some(record.offset);
+    }
+
     /// A lane that follows and has nothing left to do has applied all that was routed.
     fn advance(&mut self, routed: ReplOffset, routed_db: u32) {
         if self.following && !self.is_busy() && self.queue.is_empty() && routed > self.applied {
@@ -118,6 +137,8 @@ pub struct Standalone {
     now_ms: i64,
     queued_bytes: usize,
     replies_unseen: u64,
+    /// Batches of another one are dropped.
+    epoch: u64,
     #[cfg(test)]
     pub(crate) rules: super::rules::Rules,
 }
@@ -135,23 +156,70 @@ impl Standalone {
             now_ms: 0,
             queued_bytes: 0,
             replies_unseen: 0,
+            epoch: 0,
             #[cfg(test)]
             rules: super::rules::Rules::default(),
         }
     }
 
+    /// A target that an earlier process has left, with the records of all lanes. The router starts behind the lowest.
+    pub fn resume(job_name: &str, job: JobState, records: &[Record]) -> Self {
+        let mut machine = Standalone::new(job_name, job);
+        for (lane, record) in machine.lanes.iter_mut().zip(records) {
+            lane.stand_at(record);
+        }
+        machine.stand_at_lowest();
+        machine
+    }
+
     /// Takes over what the router has made; every lane has seen everything up to the batch's end.
+    ///
+    /// Units that a lane has applied before the router started again are left out.
     pub fn push(&mut self, batch: Batch) {
+        if batch.epoch != self.epoch {
+            return;
+        }
         self.queued_bytes += batch.bytes;
         self.lanes.iter_mut().for_each(|lane| lane.advance(self.routed, self.routed_db));
         self.routed = batch.routed;
         self.routed_db = batch.routed_db;
-        for (lane, items) in self.lanes.iter_mut().zip(batch.lanes) {
+        for (lane, items) in batch.lanes.into_iter().enumerate() {
             for item in items {
-                lane.joints += usize::from(matches!(item, Item::Joint(_)));
-                lane.queue.push_back(item);
+                self.push_item(lane, item);
             }
         }
+    }
+
+    fn push_item(&mut self, lane: LaneId, item: Item) {
+        let Some(state) = self.lanes.get_mut(lane) else { return };
+        let item = match item {
+            Item::Units(chunk) if state.following => {
+                let done = chunk.segments.partition_point(|s| s.offset <= state.applied);
+                if done == 0 {
+                    Item::Units(chunk)
+                } else {
+                    self.queued_bytes = self.queued_bytes.saturating_sub(chunk.slice(0, done).len());
+                    if done == chunk.segments.len() {
+                        return;
+                    }
+                    Item::Units(Arc::new(chunk.without_first(done)))
+                }
+            }
+            Item::Joint(joint) if state.following && joint.offset() <= state.applied => {
+                if joint.lanes.iter().next() == Some(lane) {
+                    self.queued_bytes = self.queued_bytes.saturating_sub(joint.chunk.bytes.len());
+                }
+                return;
+            }
+            item => item,
+        };
+        state.joints += usize::from(matches!(item, Item::Joint(_)));
+        state.queue.push_back(item);
+    }
+
+    /// The lowest offset that is in the target's records for sure: what no break can take back but the target itself.
+    pub fn recorded(&self) -> Option<ReplOffset> {
+        self.lanes.iter().map(|l| l.recorded.filter(|_| l.following)).min().flatten()
     }
 
     /// Bytes that were pushed and aren't applied.
@@ -240,11 +308,11 @@ impl Standalone {
 
     /// The task that `lane` asked for is done.
     pub fn task_done(&mut self, lane: LaneId) {
-        self.resume(lane);
+        self.unpause(lane);
     }
 
     /// The time to wait after a refusal is over.
-    pub fn resume(&mut self, lane: LaneId) {
+    pub fn unpause(&mut self, lane: LaneId) {
         if let Some(lane) = self.lanes.get_mut(lane) {
             lane.paused = false;
         }
@@ -308,21 +376,28 @@ impl Standalone {
     ///
     /// Units at or below their lane's record are done; the rest is sent again.
     /// # Errors
-    /// When a record is gone or has fallen back behind what was acknowledged.
-    pub fn reread(&mut self, records: &[Option<Record>]) -> Result<(), Lost> {
-        for (lane, state) in self.lanes.iter().enumerate() {
-            let record = records.get(lane).and_then(Option::as_ref);
-            let record = record.filter(|r| r.job.generation == self.job.generation).ok_or(Lost::Record { lane })?;
-            let recorded = state.recorded.unwrap_or_default();
-            if (record.offset < recorded && rule!(self, record_falls_back)) || record.pieces < state.pieces {
-                return Err(Lost::RolledBack { lane, found: record.offset, applied: recorded });
-            }
+    /// When a record is gone, or the copy has lost what was acknowledged.
+    pub fn reread(&mut self, records: &[Option<Record>]) -> Result<Reread, Lost> {
+        let generation = self.job.generation;
+        let found: Option<Vec<&Record>> = (0..self.lanes.len())
+            .map(|lane| records.get(lane)?.as_ref().filter(|r| r.job.generation == generation))
+            .collect();
+        let Some(found) = found else {
+            let lane = records.iter().position(|r| r.as_ref().is_none_or(|r| r.job.generation != generation));
+            return Err(Lost::Record { lane: lane.unwrap_or(0) });
+        };
+        let fell_back = |(lane, record): (&Lane, &&Record)| {
+            record.offset < lane.recorded.unwrap_or_default()
+                || record.pieces < lane.pieces
+                || lane.recorded.is_some() && record.phase == Phase::Copying
+        };
+        if self.lanes.iter().zip(&found).any(fell_back) && rule!(self, record_falls_back) {
+            return self.rewind(&found);
         }
         for lane in 0..self.lanes.len() {
             let Some(state) = self.lanes.get_mut(lane) else { continue };
             let Some(flush) = state.flight.take().map(|f| f.flush).or_else(|| state.again.take()) else { continue };
-            let found = records.get(flush.leader).and_then(Option::as_ref);
-            if found.is_some_and(|record| covers(record, &flush)) && rule!(self, record_read_back) {
+            if found.get(flush.leader).is_some_and(|r| covers(r, &flush)) && rule!(self, record_read_back) {
                 self.replies_unseen += 1;
                 self.flush_applied(flush);
             } else {
@@ -331,7 +406,33 @@ impl Standalone {
                 state.again = Some(Flush { task, ..flush });
             }
         }
-        Ok(())
+        // The last bytes of an earlier process, which ran before its connection was killed, are in the records too.
+        if self.lanes.iter().zip(&found).any(|(lane, record)| lane.following && record.offset > lane.applied) {
+            return self.rewind(&found);
+        }
+        Ok(Reread::Continue)
+    }
+
+    /// Drops everything and stands where the records are.
+    fn rewind(&mut self, records: &[&Record]) -> Result<Reread, Lost> {
+        if records.iter().any(|r| r.phase == Phase::Copying) {
+            return Err(Lost::Copy);
+        }
+        self.epoch += 1;
+        self.queued_bytes = 0;
+        for (lane, record) in self.lanes.iter_mut().zip(records) {
+            *lane = Lane::default();
+            lane.stand_at(record);
+        }
+        let (offset, stream_db) = self.stand_at_lowest();
+        Ok(Reread::Rewind { offset, stream_db, epoch: self.epoch })
+    }
+
+    /// Everything was routed up to the lowest record, which is returned with its database.
+    fn stand_at_lowest(&mut self) -> (ReplOffset, u32) {
+        let positions = self.lanes.iter().map(|l| (l.applied, l.applied_db));
+        (self.routed, self.routed_db) = positions.min().unwrap_or_default();
+        (self.routed, self.routed_db)
     }
 
     /// With a rule taken out: a lane that isn't idle writes its record all the same.
@@ -594,7 +695,7 @@ impl Standalone {
             lane.applied = flush.record.offset;
             lane.applied_db = flush.record.stream_db;
             lane.pieces = flush.record.pieces;
-            if rule!(self, record_in_flush) || flush.parts.is_empty() {
+            if flush.record.phase == Phase::Following && (rule!(self, record_in_flush) || flush.parts.is_empty()) {
                 lane.recorded = Some(flush.record.offset);
             }
             joins_on |= lane.joints > 0;

@@ -86,6 +86,16 @@ impl Chunk {
         self.bytes.get(self.start(from)..self.start(to)).unwrap_or_default()
     }
 
+    /// The same without its first `count` segments.
+    pub fn without_first(&self, count: usize) -> Chunk {
+        let from = self.start(count);
+        let rest = self.segments.get(count..).unwrap_or_default().iter();
+        Chunk {
+            bytes: self.bytes.get(from..).unwrap_or_default().to_vec(),
+            segments: rest.map(|s| Segment { end: s.end - from as u32, ..*s }).collect(),
+        }
+    }
+
     fn start(&self, segment: usize) -> usize {
         match segment {
             0 => 0,
@@ -136,6 +146,8 @@ pub enum Item {
 /// What the decode thread hands over at a time.
 #[derive(Debug, Default)]
 pub struct Batch {
+    /// Counts how often the router has started again: what it made before the last time is of no use.
+    pub epoch: u64,
     /// Per lane, what to append to its queue.
     pub lanes: Vec<Vec<Item>>,
     /// Everything up to here has been routed: a lane that has got nothing stands here.

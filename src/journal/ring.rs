@@ -1,63 +1,52 @@
 //! Bytes in memory, addressed by position, in blocks that are used again.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 /// A block's size: large enough that its bookkeeping doesn't show, small enough that an idle job holds little.
-const BLOCK_BYTES: usize = 256 * 1024;
+pub const BLOCK_BYTES: usize = 256 * 1024;
 
 /// Empty blocks kept for the next bytes; more go back to the allocator.
 const SPARE_BLOCKS_MAX: usize = 8;
-
-/// Receive times closer together than this share one entry.
-const STAMP_MS: i64 = 10;
 
 #[derive(Debug)]
 pub struct Ring {
     /// Position of the first block's first byte.
     base: u64,
-    /// Position before which everything was released; within the first block.
-    released: u64,
     end: u64,
-    blocks: VecDeque<Vec<u8>>,
+    /// All but the last are full, and may be shared with whoever writes them to disk.
+    blocks: VecDeque<Arc<Vec<u8>>>,
     spare: Vec<Vec<u8>>,
-    /// (position, ms): what lies from this position on came at this time or up to `STAMP_MS` later.
-    stamps: VecDeque<(u64, i64)>,
 }
 
 impl Ring {
     pub fn new(start: u64) -> Self {
-        Ring {
-            base: start,
-            released: start,
-            end: start,
-            blocks: VecDeque::new(),
-            spare: Vec::new(),
-            stamps: VecDeque::new(),
-        }
+        Ring { base: start, end: start, blocks: VecDeque::new(), spare: Vec::new() }
     }
 
+    /// The position of the first byte that is held.
+    pub fn base(&self) -> u64 {
+        self.base
+    }
+
+    /// The position behind the last.
     pub fn end(&self) -> u64 {
         self.end
     }
 
     pub fn len(&self) -> usize {
-        (self.end - self.released) as usize
+        (self.end - self.base) as usize
     }
 
-    pub fn is_empty(&self) -> bool {
-        self.end == self.released
-    }
-
-    pub fn append(&mut self, mut bytes: &[u8], now_ms: i64) {
-        if self.stamps.back().is_none_or(|(_, ms)| now_ms - ms >= STAMP_MS) {
-            self.stamps.push_back((self.end, now_ms));
-        }
+    pub fn append(&mut self, mut bytes: &[u8]) {
         self.end += bytes.len() as u64;
         while !bytes.is_empty() {
             if self.blocks.back().is_none_or(|b| b.len() == BLOCK_BYTES) {
-                self.blocks.push_back(self.spare.pop().unwrap_or_else(|| Vec::with_capacity(BLOCK_BYTES)));
+                let block = self.spare.pop().unwrap_or_else(|| Vec::with_capacity(BLOCK_BYTES));
+                self.blocks.push_back(Arc::new(block));
             }
-            let Some(block) = self.blocks.back_mut() else { return };
+            // The last block is shared only when it is full.
+            let Some(block) = self.blocks.back_mut().and_then(Arc::get_mut) else { return };
             let (here, later) = bytes.split_at(bytes.len().min(BLOCK_BYTES - block.len()));
             block.extend_from_slice(here);
             bytes = later;
@@ -66,9 +55,9 @@ impl Ring {
 
     /// Appends what lies from `position` on to `out`, at most `bytes_max`; returns how many bytes that were.
     ///
-    /// `position` must not lie before what was released.
+    /// `position` must not lie before the ring's base.
     pub fn read(&self, position: u64, out: &mut Vec<u8>, bytes_max: usize) -> usize {
-        assert!(position >= self.released, "read at {position}, but only {} on is held", self.released);
+        assert!(position >= self.base, "read at {position}, but only {} on is held", self.base);
         let mut at = (position - self.base) as usize;
         let mut left = bytes_max;
         while let Some(rest) = self.blocks.get(at / BLOCK_BYTES).and_then(|b| b.get(at % BLOCK_BYTES..)) {
@@ -83,31 +72,25 @@ impl Ring {
         bytes_max - left
     }
 
-    /// Gives up everything before `position`; true if that freed any.
-    pub fn release(&mut self, position: u64) -> bool {
-        let position = position.min(self.end);
-        if position <= self.released {
-            return false;
-        }
-        self.released = position;
-        while position - self.base >= BLOCK_BYTES as u64 {
-            let Some(mut block) = self.blocks.pop_front() else { break };
-            self.base += BLOCK_BYTES as u64;
-            if self.spare.len() < SPARE_BLOCKS_MAX {
-                block.clear();
-                self.spare.push(block);
-            }
-        }
-        while self.stamps.get(1).is_some_and(|(at, _)| *at <= position) {
-            self.stamps.pop_front();
-        }
-        true
+    /// The oldest full blocks, at most `count`.
+    pub fn oldest(&self, count: usize) -> Vec<Arc<Vec<u8>>> {
+        self.blocks.iter().take(count).filter(|b| b.len() == BLOCK_BYTES).cloned().collect()
     }
 
-    /// When the byte before `position` came.
-    pub fn received_ms(&self, position: u64) -> i64 {
-        let after = self.stamps.partition_point(|(at, _)| *at < position);
-        self.stamps.get(after.saturating_sub(1)).map_or(0, |(_, ms)| *ms)
+    /// Gives up the oldest block if it lies before `position`; true if it did.
+    pub fn drop_oldest(&mut self, position: u64) -> bool {
+        let full = self.blocks.front().is_some_and(|b| b.len() == BLOCK_BYTES);
+        if !full || self.base + BLOCK_BYTES as u64 > position {
+            return false;
+        }
+        self.base += BLOCK_BYTES as u64;
+        if let Some(mut block) = self.blocks.pop_front().and_then(Arc::into_inner)
+            && self.spare.len() < SPARE_BLOCKS_MAX
+        {
+            block.clear();
+            self.spare.push(block);
+        }
+        true
     }
 }
 
@@ -119,23 +102,22 @@ mod tests {
     proptest! {
         #[test]
         fn read_of_any_range_gives_what_was_written(
-            pieces in prop::collection::vec(1usize..200_000, 1..12), cuts in prop::collection::vec(0.0f64..1.0, 1..12),
+            pieces in prop::collection::vec(1usize..400_000, 1..12), cuts in prop::collection::vec(0.0f64..1.0, 1..12),
         ) {
-            let (mut ring, mut all, start) = (Ring::new(7), Vec::new(), 7u64);
+            let (mut ring, mut all, start) = (Ring::new(7), Vec::<u8>::new(), 7u64);
             for (i, (len, cut)) in pieces.iter().zip(cuts.iter().cycle()).enumerate() {
                 let piece: Vec<u8> = (0..*len).map(|b| (b * 31 + i) as u8).collect();
-                ring.append(&piece, i as i64 * 100);
+                ring.append(&piece);
                 all.extend_from_slice(&piece);
-                let from = ((all.len() as f64 * cut) as u64).max(ring.released - start);
-                ring.release(start + from);
+                let from = ((all.len() as f64 * cut) as u64).max(ring.base() - start);
+                while ring.drop_oldest(start + from) {}
                 let mut out = Vec::new();
                 let n = ring.read(start + from, &mut out, 100_000);
                 let want = &all[from as usize..(from as usize + 100_000).min(all.len())];
                 prop_assert_eq!(n, want.len());
                 prop_assert!(out == want);
-                prop_assert_eq!(ring.received_ms(ring.end()), i as i64 * 100);
+                prop_assert!(start + from - ring.base() < BLOCK_BYTES as u64);
             }
-            prop_assert!(ring.blocks.len() * BLOCK_BYTES <= ring.len() + 2 * BLOCK_BYTES);
         }
     }
 }

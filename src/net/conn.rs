@@ -197,7 +197,15 @@ impl Conn {
     /// # Errors
     /// When the connection fails or the server refuses.
     pub async fn scan(&mut self, cursor: &mut Vec<u8>) -> Result<Vec<Vec<u8>>, Error> {
-        let reply = self.ask(&[&b"SCAN"[..], cursor, b"COUNT", SCAN_COUNT]).await?;
+        self.scan_matching(cursor, b"*").await
+    }
+
+    /// The same for the keys that a glob matches.
+    ///
+    /// # Errors
+    /// When the connection fails or the server refuses.
+    pub async fn scan_matching(&mut self, cursor: &mut Vec<u8>, glob: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
+        let reply = self.ask(&[&b"SCAN"[..], cursor, b"MATCH", glob, b"COUNT", SCAN_COUNT]).await?;
         let parts = reply.array().unwrap_or_default();
         *cursor = parts.first().and_then(Reply::bytes).unwrap_or(b"0").to_vec();
         let keys = parts.get(1).and_then(Reply::array).unwrap_or_default();

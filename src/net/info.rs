@@ -52,6 +52,15 @@ impl Info {
         all
     }
 
+    /// How far each connected replica is, by its own word (`slave0:ip=..,port=..,state=online,offset=..`).
+    pub fn replica_offsets(&self) -> Vec<u64> {
+        let is_replica = |field: &str| {
+            field.strip_prefix("slave").is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()))
+        };
+        let offset = |line: &String| line.split(',').find_map(|w| w.strip_prefix("offset="))?.parse().ok();
+        self.0.iter().filter(|(field, _)| is_replica(field)).filter_map(|(_, line)| offset(line)).collect()
+    }
+
     /// How many keys of a database expire.
     pub fn expires(&self, db: u32) -> u64 {
         let line = self.get(&format!("db{db}")).unwrap_or_default();

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 
 use super::feed::Feed;
+use crate::delivery::guard::Guards;
 use crate::net::backoff::Backoff;
 use crate::net::conn;
 use crate::offset::ReplOffset;
@@ -56,8 +57,7 @@ pub struct CopyKeys {
     side: Side,
     runtime: Handle,
     retry_for: Option<Duration>,
-    /// Where a key of a source database stands.
-    keys: HashMap<(u32, Vec<u8>), ReplOffset>,
+    keys: Guards,
     /// Up to where the units on keys of a source database can't be applied to what the target has.
     databases: HashMap<u32, ReplOffset>,
     /// No guard reaches past this.
@@ -70,7 +70,7 @@ impl CopyKeys {
             side,
             runtime,
             retry_for,
-            keys: HashMap::new(),
+            keys: Guards::new(),
             databases: HashMap::new(),
             until: ReplOffset(0),
         }
@@ -97,6 +97,23 @@ impl CopyKeys {
         }
     }
 
+    /// Starts over with the guards that the target holds.
+    pub fn set_guards(&mut self, guards: Guards) {
+        self.until = guards.values().copied().max().unwrap_or_default();
+        self.keys = guards;
+        self.databases.clear();
+    }
+
+    /// Guards that stand behind `offset`.
+    pub fn guards_behind(&self, offset: ReplOffset) -> impl Iterator<Item = (&(u32, Vec<u8>), &ReplOffset)> {
+        self.keys.iter().filter(move |(_, at)| **at > offset)
+    }
+
+    /// No guard reaches past this.
+    pub fn until(&self) -> ReplOffset {
+        self.until
+    }
+
     /// `db` was emptied by the stream: what was copied into it is gone, and the units behind apply to nothing.
     pub fn forget(&mut self, db: Option<u32>) {
         self.keys.retain(|(of, _), _| db.is_some_and(|db| db != *of));
@@ -119,7 +136,7 @@ impl CopyKeys {
     /// Returns when the stream has been received up to there: the answer is then one about this history.
     /// # Errors
     /// When the source can't be asked, or its stream doesn't come.
-    pub fn read(&mut self, feed: &Feed, keys: &[(u32, Vec<u8>)]) -> Result<Vec<Found>, CopyError> {
+    pub fn read(&mut self, feed: &Feed, keys: &[(u32, Vec<u8>)]) -> Result<(Vec<Found>, ReplOffset), CopyError> {
         let asked: Vec<(u32, &[u8])> = keys.iter().map(|(db, key)| (*db, &key[..])).collect();
         let until = Instant::now() + self.retry_for.unwrap_or(Duration::MAX / 4).max(STREAM_WAIT);
         loop {
@@ -129,7 +146,7 @@ impl CopyKeys {
             if reached && position.replid == Some(replid) && feed.replid() == Some(replid) {
                 self.until = self.until.max(position.offset);
                 self.keys.extend(keys.iter().map(|key| (key.clone(), position.offset)));
-                return Ok(found);
+                return Ok((found, position.offset));
             }
             if Instant::now() > until {
                 return Err(CopyError::Behind(position.offset));

@@ -11,10 +11,11 @@ use super::feed::Feed;
 use super::learn::Learner;
 use super::value::{self, ValueWriter};
 use crate::commands::{self, LearntError, TargetCaps};
+use crate::delivery::guard::Guards;
 use crate::delivery::record::is_own_key;
 use crate::delivery::unit::{Batch, Task};
 use crate::filter::{Scope, TypeName};
-use crate::journal::{Journal, Read};
+use crate::journal::{self, Journal, Read};
 use crate::net::conn;
 use crate::offset::ReplOffset;
 use crate::rdb::{self, Decoder, Event, Key, KeyHead, Limits, RawValue, Rewriter, opcode};
@@ -57,6 +58,8 @@ pub enum Error {
     OutOfScope { command: String, db: u32, offset: ReplOffset },
     #[error("the target has nothing like {command} (database {db}, offset {offset})")]
     CannotSend { command: String, db: u32, offset: ReplOffset },
+    #[error(transparent)]
+    Journal(#[from] journal::Error),
     #[error("copying a key from the source: {0}")]
     Copy(#[from] CopyError),
     #[error("asking the target about a command: {0}")]
@@ -74,7 +77,8 @@ impl Error {
             Error::SnapshotCut { .. } => true,
             Error::Copy(error) => error.is_passing(),
             Error::Target(error) => error.is_passing(),
-            Error::Snapshot(_)
+            Error::Journal(_)
+            | Error::Snapshot(_)
             | Error::SnapshotMark
             | Error::Value { .. }
             | Error::Stream { .. }
@@ -102,6 +106,17 @@ impl Error {
     }
 }
 
+/// What becomes of keys in scope that the snapshot doesn't have: an earlier copy left them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Leftovers {
+    /// There are none, or they stay.
+    None,
+    /// Gather the hashes of the copied keys, and remove what else is in scope behind the copy.
+    RemoveAfter,
+    /// The lanes empty the scope before the copy.
+    EmptyFirst,
+}
+
 /// What the thread needs.
 pub struct Parts {
     pub feed: Arc<Feed>,
@@ -117,10 +132,11 @@ pub struct Parts {
     pub skip_faults: bool,
     /// Keys that were on the target before and stay as they are (`--existing keep`), by [`key_hash`].
     pub kept: Option<Arc<HashSet<u64>>>,
-    /// Gather the hashes of the copied keys and remove what else is in scope behind the copy.
-    pub remove_leftovers: bool,
-    /// Names of this job's records, for a database that changes places with the one that holds them.
-    pub record_keys: Vec<Vec<u8>>,
+    pub leftovers: Leftovers,
+    /// The job's name in the keys of its records.
+    pub job: String,
+    /// Where the stream begins when an earlier process was there before: the database selected, and the key guards.
+    pub resume: (u32, Guards),
     pub learner: Learner,
 }
 
@@ -138,6 +154,8 @@ pub fn key_hash(db: u32, key: &[u8]) -> u64 {
 /// Reads the snapshot and routes its keys.
 pub struct Snapshot<'a> {
     parts: &'a mut Parts,
+    journal: Arc<Journal>,
+    framing: Framing,
     buf: Vec<u8>,
     /// How much of the journal was read.
     read: u64,
@@ -165,9 +183,14 @@ struct Counts {
 }
 
 impl<'a> Snapshot<'a> {
-    pub fn new(parts: &'a mut Parts) -> Self {
-        Snapshot {
+    /// `None` if the feed has no snapshot.
+    pub fn new(parts: &'a mut Parts) -> Option<Self> {
+        let snapshot = parts.feed.snapshot.as_ref()?;
+        let (journal, framing) = (Arc::clone(&snapshot.journal), snapshot.framing);
+        Some(Snapshot {
             parts,
+            journal,
+            framing,
             buf: Vec::with_capacity(READ_BYTES),
             read: 0,
             db: 0,
@@ -175,7 +198,7 @@ impl<'a> Snapshot<'a> {
             copied: HashSet::new(),
             counts: Counts::default(),
             big: None,
-        }
+        })
     }
 
     /// Returns the database that the stream begins in.
@@ -201,30 +224,30 @@ impl<'a> Snapshot<'a> {
         }
         self.check_mark(&decoder)?;
         self.hand_over()?;
-        self.parts.router.copy_end(self.parts.feed.offset, self.stream_db);
-        if self.parts.remove_leftovers {
+        // Before the record that says the copy is complete: a process that finds it doesn't look for leftovers.
+        if self.parts.leftovers == Leftovers::RemoveAfter {
             let copied = Arc::new(std::mem::take(&mut self.copied));
             let mut unit = UnitBuilder::default();
             unit.task(Task::RemoveLeftovers { copied }, self.parts.router.all_lanes());
-            self.parts.router.unit(&mut unit, self.stream_db, self.parts.feed.offset);
+            self.parts.router.unit(&mut unit, self.stream_db, ReplOffset(0));
         }
+        self.parts.router.copy_end(self.parts.feed.offset, self.stream_db);
         send(&self.parts.batches, self.parts.router.take(self.parts.feed.offset, self.stream_db))?;
         Ok(self.stream_db)
     }
 
     /// Reads on.
     fn more(&mut self, decoder: &mut Decoder) -> Result<(), Error> {
-        if self.parts.feed.snapshot.written() <= self.read {
+        if self.journal.written() <= self.read {
             // Nothing to do but to wait: what was gathered needn't.
             self.hand_over()?;
         }
         self.buf.clear();
-        let journal = &self.parts.feed.snapshot;
-        match read_waiting(journal, self.read, &mut self.buf, &self.parts.batches)? {
+        match read_waiting(&self.journal, self.read, &mut self.buf, &self.parts.batches)? {
             Read::End => Err(Error::SnapshotCut { bytes: self.read }),
             _ => {
                 self.read += self.buf.len() as u64;
-                self.parts.feed.snapshot.release(self.read);
+                self.journal.release(self.read);
                 decoder.feed(&self.buf);
                 Ok(())
             }
@@ -235,14 +258,14 @@ impl<'a> Snapshot<'a> {
     fn check_mark(&mut self, decoder: &Decoder) -> Result<(), Error> {
         let mut rest = decoder.remaining().to_vec();
         loop {
-            match read_waiting(&self.parts.feed.snapshot, self.read, &mut rest, &self.parts.batches)? {
+            match read_waiting(&self.journal, self.read, &mut rest, &self.parts.batches)? {
                 Read::End => break,
                 Read::Bytes(n) => self.read += n as u64,
                 Read::Nothing => {}
             }
-            self.parts.feed.snapshot.release(self.read);
+            self.journal.release(self.read);
         }
-        let whole = match self.parts.feed.framing {
+        let whole = match self.framing {
             Framing::Length(_) => rest.is_empty(),
             Framing::Mark(mark) => rest == mark,
         };
@@ -293,7 +316,7 @@ impl<'a> Snapshot<'a> {
 
     fn count(&mut self, db: u32, name: &[u8], type_name: TypeName, expires_at_ms: Option<i64>) {
         self.counts.keys.add(self.db, type_name.as_str());
-        if self.parts.remove_leftovers {
+        if self.parts.leftovers == Leftovers::RemoveAfter {
             self.copied.insert(key_hash(db, name));
         }
         if expires_at_ms.is_some_and(|ms| ms <= super::now_ms()) {
@@ -425,7 +448,7 @@ fn read_waiting(
     batches: &mpsc::Sender<Batch>,
 ) -> Result<Read, Error> {
     loop {
-        match journal.read(position, out, READ_BYTES, READ_WAIT) {
+        match journal.read(position, out, READ_BYTES, READ_WAIT)? {
             Read::Nothing if batches.is_closed() => return Err(Error::Ended),
             Read::Nothing => {}
             read => return Ok(read),

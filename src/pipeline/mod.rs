@@ -25,7 +25,12 @@ use crate::filter::Scope;
 use crate::net::backoff::Backoff;
 use crate::net::tls;
 use crate::status::{Ending, Phase, Status, Summary};
+use crate::target::checkpoint::Checkpoint;
+use crate::target::owner::Owner;
+use crate::target::settle;
 use crate::{source, target};
+use prepare::Plan;
+use session::{Begin, Until};
 
 pub use decode::key_hash;
 
@@ -44,6 +49,10 @@ pub enum Error {
     SameServer { run_id: String },
     #[error("source {address} is a cluster, which keyferry can't copy from yet")]
     SourceCluster { address: String },
+    #[error("the records of job {job} in the target are those of {other}")]
+    OtherJob { job: String, other: &'static str },
+    #[error("the target holds no records of job {job}")]
+    NoSuchJob { job: String },
     #[error("stopped at once by a second signal: what was received last may not be applied")]
     Interrupted,
     #[error("the target did not take what was received within {seconds} s of the signal to stop")]
@@ -67,13 +76,15 @@ impl Error {
     pub fn severity(&self) -> Severity {
         match self {
             Error::SameServer { .. } => Severity::Usage,
-            Error::SourceCluster { .. } => Severity::NoGo,
+            Error::SourceCluster { .. } | Error::OtherJob { .. } => Severity::NoGo,
+            Error::Source(source::Error::Journal(_)) | Error::Decode(decode::Error::Journal(_)) => Severity::Resumable,
             Error::Target(
                 target::Error::ExistingKeys { .. }
                 | target::Error::NoDatabase { .. }
                 | target::Error::Evicts { .. }
                 | target::Error::Cluster { .. }
-                | target::Error::Unfenced { .. },
+                | target::Error::Unfenced { .. }
+                | target::Error::Owned { .. },
             ) => Severity::NoGo,
             Error::Source(error) if error.is_passing() => Severity::Resumable,
             Error::Target(error) if error.is_passing() => Severity::Resumable,
@@ -83,6 +94,7 @@ impl Error {
             | Error::Source(_)
             | Error::Target(_)
             | Error::Decode(_)
+            | Error::NoSuchJob { .. }
             | Error::Interrupted
             | Error::Lost(_)
             | Error::Runtime(_) => Severity::Failed,
@@ -97,6 +109,12 @@ impl Error {
             Error::Target(error) => error.hint(),
             Error::Decode(error) => error.hint(),
             Error::SameServer { .. } => Some("name two different servers".into()),
+            Error::OtherJob { .. } => Some(
+                "end that job with keyferry finish, give this one another --job, or copy again with --restart".into(),
+            ),
+            Error::NoSuchJob { .. } => {
+                Some("take the same source, target and --job that sync was started with".into())
+            }
             Error::SourceCluster { .. } | Error::Interrupted | Error::Lost(_) | Error::Runtime(_) => None,
             Error::NotDrained { .. } => Some("look at the target, then start again".into()),
         }
@@ -108,40 +126,161 @@ impl Error {
 /// # Errors
 /// See [`Error`].
 pub fn run(job: Job, scope: Scope, status: Arc<Status>) -> Result<Summary, Error> {
+    block_on(run_job(job, scope, status))
+}
+
+/// Ends a job that ran before: catches up with the source, gives expiries their true times, removes the records.
+///
+/// # Errors
+/// See [`Error`].
+pub fn finish(job: Job, scope: Scope, status: Arc<Status>, source_gone: bool) -> Result<Summary, Error> {
+    block_on(finish_job(job, scope, status, source_gone))
+}
+
+fn block_on(work: impl Future<Output = Result<Summary, Error>>) -> Result<Summary, Error> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(run_job(job, scope, status))
+    runtime.block_on(async {
+        let result = work.await;
+        // Blocking work, such as a look-up of a name, isn't waited for.
+        result
+    })
 }
 
 async fn run_job(job: Job, scope: Scope, status: Arc<Status>) -> Result<Summary, Error> {
-    let stop = stop_on_signals()?;
-    let mut interrupted = stop.clone();
+    let signals = stop_on_signals()?;
+    let mut owned = None;
     let work = async {
-        let mut plan = prepare::prepare(job, scope, Arc::clone(&status)).await?;
-        let mut backoff = Backoff::new(plan.job.retry_for);
-        loop {
-            match session::run(&plan, &mut backoff, stop.clone()).await? {
-                session::End::Complete => return Ok(status.summary(Ending::Complete)),
-                session::End::Stopped => return Ok(status.summary(Ending::Stopped)),
-                session::End::StoppedInCopy => return Ok(status.summary(Ending::StoppedInCopy)),
-                session::End::Again(why) => {
-                    tracing::warn!(reason = why, "a new full sync begins");
-                    status.waiting("source", &format!("a new full sync begins: {why}"));
-                    status.error("full sync again");
-                    plan.generation += 1;
-                    status.restart_copy();
-                    if let Some(wait) = backoff.failed(Instant::now()) {
-                        tokio::time::sleep(wait).await;
-                    }
-                }
+        let (plan, checkpoint) = prepare::prepare(job, scope, Arc::clone(&status), &mut owned).await?;
+        let until = if plan.job.once { Until::CaughtUp } else { Until::Stopped };
+        let end = sessions(&plan, checkpoint, until, signals.clone()).await?;
+        if end == Ending::Complete {
+            end_well(&plan).await?;
+        }
+        Ok(status.summary(end))
+    };
+    let result = interruptible(work, &status, signals.clone()).await;
+    release(owned, &result).await;
+    result
+}
+
+async fn finish_job(mut job: Job, scope: Scope, status: Arc<Status>, source_gone: bool) -> Result<Summary, Error> {
+    let signals = stop_on_signals()?;
+    let mut owned = None;
+    let work = async {
+        if source_gone {
+            return prepare::forget(&job, &status, &mut owned).await.map(|()| status.summary(Ending::Complete));
+        }
+        job.restart = false;
+        let (plan, checkpoint) = prepare::prepare(job, scope, Arc::clone(&status), &mut owned).await?;
+        if checkpoint == Checkpoint::None {
+            return Err(Error::NoSuchJob { job: plan.job.name.clone() });
+        }
+        let end = sessions(&plan, checkpoint, Until::CaughtUp, signals.clone()).await?;
+        if end == Ending::Complete {
+            end_well(&plan).await?;
+        }
+        Ok(status.summary(end))
+    };
+    let result = interruptible(work, &status, signals.clone()).await;
+    release(owned, &result).await;
+    result
+}
+
+/// Runs one session after the other, until one ends the job.
+async fn sessions(
+    plan: &Plan,
+    checkpoint: Checkpoint,
+    until: Until,
+    signals: watch::Receiver<u32>,
+) -> Result<Ending, Error> {
+    let mut backoff = Backoff::new(plan.job.retry_for);
+    let mut generation = checkpoint.job().map_or(0, |job| job.generation);
+    let mut begin = match checkpoint {
+        Checkpoint::Following(following) if !plan.job.restart => Begin::Resume(Box::new(following)),
+        _ => Begin::Full(None),
+    };
+    loop {
+        if let Begin::Resume(following) = &begin
+            && following.records.len() != plan.lanes
+        {
+            begin = change_lanes(plan, begin, &mut generation, &mut backoff, signals.clone()).await?;
+        }
+        match session::run(plan, begin, until, &mut generation, &mut backoff, signals.clone()).await? {
+            session::End::CaughtUp => return Ok(Ending::Complete),
+            session::End::Stopped => return Ok(Ending::Stopped),
+            session::End::StoppedInCopy => return Ok(Ending::StoppedInCopy),
+            session::End::FullSync(why, joined) => {
+                session::say_full_again(plan, &why);
+                begin = Begin::Full(joined);
+            }
+            session::End::Resume(why) => {
+                tracing::warn!(reason = why, "going on from the target's records");
+                begin = from_records(plan).await?;
             }
         }
-    };
+        if let Some(wait) = backoff.failed(Instant::now()) {
+            tokio::time::sleep(wait).await;
+        }
+    }
+}
+
+/// Goes on where the target's records stand; begins anew if they don't say.
+async fn from_records(plan: &Plan) -> Result<Begin, Error> {
+    Ok(match prepare::read_checkpoint(&plan.target, &plan.job.name).await? {
+        Checkpoint::Following(following) => Begin::Resume(Box::new(following)),
+        _ => Begin::Full(None),
+    })
+}
+
+/// Goes on with the lanes that the target's records know until all stand at one offset, then over to the wanted ones.
+async fn change_lanes(
+    plan: &Plan,
+    begin: Begin,
+    generation: &mut u64,
+    backoff: &mut Backoff,
+    signals: watch::Receiver<u32>,
+) -> Result<Begin, Error> {
+    match session::run(plan, begin, Until::CaughtUp, generation, backoff, signals).await? {
+        session::End::FullSync(why, joined) => {
+            session::say_full_again(plan, &why);
+            return Ok(Begin::Full(joined));
+        }
+        session::End::CaughtUp => prepare::change_lanes(plan).await?,
+        session::End::Stopped | session::End::StoppedInCopy | session::End::Resume(_) => {}
+    }
+    from_records(plan).await
+}
+
+/// What comes after the last write: true expiries, and no trace of the job.
+async fn end_well(plan: &Plan) -> Result<(), Error> {
+    if plan.late_ms > 0 {
+        plan.status.set_phase(Phase::Settling);
+        settle::settle(&plan.target, &plan.identity, plan.late_ms, &*plan.in_scope).await?;
+    }
+    prepare::remove_records(&plan.target, &plan.identity).await
+}
+
+/// Ends `work` at once when a second signal comes.
+async fn interruptible(
+    work: impl Future<Output = Result<Summary, Error>>,
+    status: &Status,
+    mut signals: watch::Receiver<u32>,
+) -> Result<Summary, Error> {
     let result = tokio::select! {
         result = work => result,
-        _ = interrupted.wait_for(|signals| *signals > 1) => Err(Error::Interrupted),
+        _ = signals.wait_for(|signals| *signals > 1) => Err(Error::Interrupted),
     };
     status.set_phase(Phase::Stopped);
     result
+}
+
+/// Gives the lease back, but for a job that a second signal ended: that is to end at once, and the lease runs out.
+async fn release(owned: Option<Arc<Owner>>, result: &Result<Summary, Error>) {
+    if let Some(owner) = owned
+        && !matches!(result, Err(Error::Interrupted))
+    {
+        owner.release().await;
+    }
 }
 
 /// Counts SIGINT and SIGTERM.

@@ -1,7 +1,6 @@
 //! What is found out and decided before anything is written.
 
 use std::collections::HashSet;
-use std::hash::{BuildHasher, Hasher};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -11,14 +10,18 @@ use crate::commands::TargetCaps;
 use crate::config::valid::{self, Job};
 use crate::config::words::Existing;
 use crate::filter::Scope;
+use crate::journal::{self, Spool};
 use crate::net::backoff::Backoff;
 use crate::net::conn::Server;
 use crate::net::endpoint::HostPort;
 use crate::net::info::Info;
 use crate::net::{Side, tls};
+use crate::route::Router;
 use crate::source::{self, side};
 use crate::status::{Shard, Status};
-use crate::target::connect::Identity;
+use crate::target::checkpoint::{self, Checkpoint};
+use crate::target::connect::{self, Identity};
+use crate::target::owner::Owner;
 use crate::target::{self, preflight, scan};
 
 /// Connections per target: on two cores four lanes of growing flushes reach what bare pipelining does.
@@ -33,24 +36,32 @@ pub struct Plan {
     pub source: Server,
     pub target: Server,
     pub identity: Identity,
+    /// The job is this run's for as long as this says.
+    pub owner: Arc<Owner>,
     pub lanes: usize,
     pub writer: ValueWriter,
     pub caps: TargetCaps,
     /// How much later than on the source expiries are written, until they're settled.
     pub late_ms: i64,
-    /// Which full sync of the job this is, from 1.
-    pub generation: u64,
+    /// How many keys the source held in scope at the start.
+    pub source_keys: u64,
     /// Whether a key of a target database is one that this job writes.
     pub in_scope: Arc<dyn Fn(u32, &[u8]) -> bool + Send + Sync>,
     /// Keys that `--existing keep` leaves as they are, by [`key_hash`].
     pub kept: Option<Arc<HashSet<u64>>>,
 }
 
-/// Asks both ends who they are and whether they are fit, and makes the target ready.
+/// Asks both ends who they are and whether they are fit, takes the job's lease, and makes the target ready.
 ///
+/// The lease is in `owned` from when it's taken, also when what follows fails.
 /// # Errors
-/// When an end can't be reached for too long, or isn't fit.
-pub async fn prepare(job: Job, scope: Scope, status: Arc<Status>) -> Result<Plan, Error> {
+/// When an end can't be reached for too long, or isn't fit; when the job has another owner.
+pub async fn prepare(
+    job: Job,
+    scope: Scope,
+    status: Arc<Status>,
+    owned: &mut Option<Arc<Owner>>,
+) -> Result<(Plan, Checkpoint), Error> {
     let source = server(Side::Source, &job.source)?;
     let target = server(Side::Target, &job.target)?;
     let scope = Arc::new(scope);
@@ -66,22 +77,43 @@ pub async fn prepare(job: Job, scope: Scope, status: Arc<Status>) -> Result<Plan
     );
     let in_scope = in_scope(&job, &scope);
     check_databases(&target, &source_info, &scope).await?;
-    let kept = make_ready(&job, &target, &found, &in_scope).await?;
-    let shard = status.add_shard(source.address.to_string());
+    let identity = Identity::new(&job.name, job.unfenced);
+    // From here on no former connection of the job can write: what its records say stays true.
+    let owner = Arc::new(own(&target, &identity, &status, &job).await?);
+    *owned = Some(Arc::clone(&owner));
+    let footer_version = preflight::footer_version(&target, &identity).await?;
     let late_ms = i64::try_from(job.expiry_grace.as_millis()).unwrap_or(i64::MAX);
+    let checkpoint = read_checkpoint(&target, &job.name).await?;
+    if !job.restart {
+        check_checkpoint(&checkpoint, &job, &scope, late_ms)?;
+    }
+    // Keys in scope are the job's own if it ran before.
+    let kept = match checkpoint {
+        Checkpoint::None => make_ready(&job, &target, &identity, &found, &in_scope).await?,
+        _ => None,
+    };
+    if let Some(dir) = &job.spool_dir {
+        Spool::remove_stale(dir).map_err(|error| journal::Error::Write {
+            dir: dir.display().to_string(),
+            error: error.to_string(),
+        }).map_err(source::Error::from)?;
+    }
+    let shard = status.add_shard(source.address.to_string());
+    let source_keys = keys_in_scope(&source_info, &scope);
     let lanes = job.lanes.map_or(LANES_DEFAULT, usize::from);
     status.lanes.set(lanes as u64);
-    Ok(Plan {
-        identity: Identity { job: job.name.clone(), token: token(), unfenced: job.unfenced },
+    let plan = Plan {
+        identity,
+        owner,
         lanes,
-        writer: ValueWriter::new(&found.info, found.footer_version, late_ms),
+        writer: ValueWriter::new(&found.info, footer_version, late_ms),
         caps: TargetCaps {
             valkey: found.info.is_valkey(),
             version: found.info.version(),
             expiry_late_ms: late_ms,
         },
         late_ms,
-        generation: 1,
+        source_keys,
         in_scope: exempt(in_scope, kept.clone()),
         kept,
         scope,
@@ -90,7 +122,70 @@ pub async fn prepare(job: Job, scope: Scope, status: Arc<Status>) -> Result<Plan
         source,
         target,
         job,
-    })
+    };
+    Ok((plan, checkpoint))
+}
+
+/// Reads what an earlier run of the job left in the target.
+///
+/// # Errors
+/// When the target can't be reached.
+pub async fn read_checkpoint(target: &Server, job: &str) -> Result<Checkpoint, Error> {
+    let mut conn = target.connect().await.map_err(target::Error::from)?;
+    Ok(checkpoint::read(&mut conn, job).await?)
+}
+
+/// Removes every key of the job from the target.
+///
+/// # Errors
+/// When the target can't be reached.
+pub async fn remove_records(target: &Server, id: &Identity) -> Result<(), Error> {
+    let mut conn = connect::side(target, id).await?;
+    Ok(checkpoint::remove(&mut conn, &id.job).await?)
+}
+
+/// Goes over to the wanted number of lanes, if all stand at one offset.
+///
+/// # Errors
+/// When the target can't be reached.
+pub async fn change_lanes(plan: &Plan) -> Result<(), Error> {
+    let mut conn = connect::side(&plan.target, &plan.identity).await?;
+    let Checkpoint::Following(following) = checkpoint::read(&mut conn, &plan.job.name).await? else { return Ok(()) };
+    let level = following.resume_point().map(|(_, lowest)| lowest) == Some(following.highest());
+    if level && following.records.len() != plan.lanes {
+        let router = Router::new(plan.lanes);
+        checkpoint::change_lanes(&mut conn, &plan.job.name, &following, plan.lanes, |key| router.lane_of(key)).await?;
+        tracing::info!(from = following.records.len(), to = plan.lanes, "lanes changed");
+    }
+    Ok(())
+}
+
+/// Takes the job's lease and removes its records from the target; the source isn't asked.
+///
+/// # Errors
+/// When the target can't be reached, has no records of the job, or the job has another owner.
+pub async fn forget(job: &Job, status: &Status, owned: &mut Option<Arc<Owner>>) -> Result<(), Error> {
+    let target = server(Side::Target, &job.target)?;
+    let identity = Identity::new(&job.name, job.unfenced);
+    let owner = Arc::new(own(&target, &identity, status, job).await?);
+    *owned = Some(owner);
+    if read_checkpoint(&target, &job.name).await? == Checkpoint::None {
+        return Err(Error::NoSuchJob { job: job.name.clone() });
+    }
+    remove_records(&target, &identity).await
+}
+
+/// Refuses to go on with records that mean something else.
+fn check_checkpoint(checkpoint: &Checkpoint, job: &Job, scope: &Scope, late_ms: i64) -> Result<(), Error> {
+    let Some(state) = checkpoint.job() else { return Ok(()) };
+    let other = if state.scope != scope.fingerprint() {
+        "another filter or database map"
+    } else if state.late_ms != late_ms.unsigned_abs() {
+        "another --expiry-grace"
+    } else {
+        return Ok(());
+    };
+    Err(Error::OtherJob { job: job.name.clone(), other })
 }
 
 fn server(side: Side, end: &valid::Server) -> Result<Server, Error> {
@@ -117,6 +212,13 @@ async fn ask_source(source: &Server, status: &Status, retry_for: Option<Duration
 async fn ask_target(target: &Server, status: &Status, job: &Job) -> Result<preflight::Found, Error> {
     let ask = async || Ok(preflight::ask(target, job.allow_eviction).await?);
     retrying(status, "target", job.retry_for, ask).await
+}
+
+/// Takes the job's lease; from here on nobody else writes for the job.
+async fn own(target: &Server, identity: &Identity, status: &Status, job: &Job) -> Result<Owner, Error> {
+    let mut takeover = job.takeover;
+    let acquire = async || Ok(Owner::acquire(target, identity, &mut takeover).await?);
+    retrying(status, "target", job.retry_for, acquire).await
 }
 
 /// Tries again while the server isn't reachable or not ready, and says so.
@@ -159,11 +261,12 @@ async fn check_databases(target: &Server, source: &Info, scope: &Scope) -> Resul
 async fn make_ready(
     job: &Job,
     target: &Server,
+    identity: &Identity,
     found: &preflight::Found,
     in_scope: &InScope,
 ) -> Result<Option<Arc<HashSet<u64>>>, Error> {
     if job.flush_target {
-        preflight::flush(target, found.info.version()).await?;
+        preflight::flush(target, identity, found.info.version()).await?;
     }
     let filled: Vec<u32> = found.info.keyspace().into_iter().map(|(db, _)| db).collect();
     match job.existing {
@@ -208,10 +311,6 @@ fn exempt(in_scope: InScope, kept: Option<Arc<HashSet<u64>>>) -> InScope {
     }
 }
 
-/// A name for this run that no other run has.
-fn token() -> String {
-    // The standard library seeds each hasher from the system's randomness.
-    let mut hasher = std::hash::RandomState::new().build_hasher();
-    hasher.write_u32(std::process::id());
-    format!("{:016x}", hasher.finish())
+fn keys_in_scope(info: &Info, scope: &Scope) -> u64 {
+    info.keyspace().into_iter().filter(|(db, _)| scope.database_in(*db)).map(|(_, keys)| keys).sum()
 }

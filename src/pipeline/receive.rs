@@ -1,7 +1,7 @@
 //! The task that reads the source's link: the snapshot, then the stream, through every cut that leaves them whole.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
@@ -12,6 +12,7 @@ use crate::net::conn::Server;
 use crate::offset::{ReplId, ReplOffset};
 use crate::repl::resync::Framing;
 use crate::source::link::{Link, Start};
+use crate::source::side::Side;
 use crate::source::{Ack, Error};
 use crate::status::{Shard, Status};
 
@@ -19,33 +20,50 @@ use crate::status::{Shard, Status};
 const PLACE: &str = "source";
 
 /// How receiving ended.
-#[derive(Debug)]
 pub enum End {
     /// It was told to.
     Stopped,
-    /// The source can't go on with the stream: it begins a new full sync.
-    FullSync(String),
+    /// The source can't go on with the stream and begins a full sync on this link.
+    FullSync { why: String, begun: Box<Joined> },
+    /// The source's history has forked behind what the target has: it may go on from the target's records.
+    Forked,
     Failed(Error),
 }
 
-/// A link on which a full sync has begun.
-pub struct Begun {
+/// A link, and what the source agreed to send on it.
+pub struct Joined {
     pub link: Link,
     pub replid: Option<ReplId>,
+    /// Where the stream begins.
     pub offset: ReplOffset,
-    pub framing: Framing,
+    /// True if a snapshot comes first.
+    pub full: bool,
 }
 
-/// Joins the source and asks for a full sync, again and again while it can't give one.
+/// Where the source should go on: behind `offset` of this history. `highest`: the target may have units up to there.
+#[derive(Debug, Clone, Copy)]
+pub struct Resume {
+    pub replid: ReplId,
+    pub offset: ReplOffset,
+    pub highest: ReplOffset,
+}
+
+/// Joins the source, again and again while it can't be reached or isn't ready. With `resume` it goes on there if it can;
+/// else it begins a full sync.
 ///
 /// # Errors
 /// When the source refuses for good, or can't be reached for too long.
-pub async fn begin(server: &Server, status: &Status, backoff: &mut Backoff) -> Result<Begun, Error> {
+pub async fn join(
+    server: &Server,
+    status: &Status,
+    backoff: &mut Backoff,
+    resume: Option<Resume>,
+) -> Result<Joined, Error> {
     loop {
-        let error = match try_begin(server, status).await {
-            Ok(begun) => {
+        let error = match try_join(server, status, resume).await {
+            Ok(joined) => {
                 status.clear(PLACE);
-                return Ok(begun);
+                return Ok(joined);
             }
             Err(error) => error,
         };
@@ -53,19 +71,53 @@ pub async fn begin(server: &Server, status: &Status, backoff: &mut Backoff) -> R
     }
 }
 
-async fn try_begin(server: &Server, status: &Status) -> Result<Begun, Error> {
+async fn try_join(server: &Server, status: &Status, resume: Option<Resume>) -> Result<Joined, Error> {
+    let resume = match resume {
+        Some(resume) if is_of_this_history(server, resume).await? => Some(resume),
+        Some(resume) => {
+            tracing::warn!(offset = %resume.highest, "the source's history forked before what the target has");
+            None
+        }
+        None => None,
+    };
+    open(server, status, resume).await
+}
+
+async fn open(server: &Server, status: &Status, resume: Option<Resume>) -> Result<Joined, Error> {
     // The answer to PSYNC comes when the source has forked, which may wait for another fork to end.
-    let opened = noting(status, "source is about to save its snapshot", Link::open(server, None)).await?;
-    match opened {
-        (mut link, Start::Full { replid, offset }) => {
-            let framing = noting(status, "source is saving its snapshot", link.framing()).await?;
-            Ok(Begun { link, replid, offset, framing })
+    let asked = resume.map(|r| (r.replid, r.offset));
+    let (link, start) = noting(status, "source is about to save its snapshot", Link::open(server, asked)).await?;
+    Ok(match start {
+        Start::Full { replid, offset } => Joined { link, replid, offset, full: true },
+        Start::Partial { replid } => {
+            let offset = resume.map_or(ReplOffset(0), |r| r.offset);
+            Joined { link, replid: Some(replid), offset, full: false }
         }
-        (_, Start::Partial { .. }) => {
-            let words = "+CONTINUE to a first PSYNC".to_owned();
-            Err(Error::Unknown { address: server.address.to_string(), words })
-        }
+    })
+}
+
+/// False if the source is known to have another history than the target's units up to `resume.highest`.
+///
+/// A promoted replica has the history of its former primary up to `second_repl_offset`; it would go on from a lower
+/// offset although the target has more than that.
+async fn is_of_this_history(server: &Server, resume: Resume) -> Result<bool, Error> {
+    let mut side = Side::new(server.clone());
+    let info = side.info().await?;
+    let id = |field: &str| info.get(field).and_then(|id| ReplId::parse(id.as_bytes()));
+    if id("master_replid") == Some(resume.replid) {
+        return Ok(true);
     }
+    // The offset of the first byte that isn't of the former history any more.
+    let fork = info.number("second_repl_offset").unwrap_or(0);
+    Ok(id("master_replid2") != Some(resume.replid) || resume.highest.0 < fork)
+}
+
+/// Waits for the snapshot that was agreed on.
+///
+/// # Errors
+/// When the source fails to save, or is lost.
+pub async fn framing(joined: &mut Joined, status: &Status) -> Result<Framing, Error> {
+    noting(status, "source is saving its snapshot", joined.link.framing()).await
 }
 
 /// Says why it waits if `work` takes longer than a moment.
@@ -103,6 +155,8 @@ pub struct Receive {
     pub status: Arc<Status>,
     pub shard: Arc<Shard>,
     pub retry_for: Option<Duration>,
+    /// Memory has no room for what comes: it waits, or goes to disk.
+    pub full: AtomicBool,
 }
 
 impl Receive {
@@ -112,25 +166,30 @@ impl Receive {
             end = self.receive(link) => end,
             _ = stop.wait_for(|stop| *stop) => End::Stopped,
         };
-        self.feed.snapshot.end();
-        self.feed.stream.end();
+        self.feed.end();
         end
     }
 
     async fn receive(&self, mut link: Link) -> End {
         let status = &self.status;
-        if let Framing::Length(bytes) = self.feed.framing {
-            status.rdb_bytes_total.set(bytes);
+        if let Some(snapshot) = &self.feed.snapshot {
+            if let Framing::Length(bytes) = snapshot.framing {
+                status.rdb_bytes_total.set(bytes);
+            }
+            let received = link.snapshot(snapshot.framing, &snapshot.journal, |bytes| {
+                status.rdb_bytes_read.set(bytes);
+                status.spool_bytes.set(self.feed.spool_bytes());
+            });
+            if let Err(error) = received.await {
+                return End::Failed(error);
+            }
+            tracing::info!(bytes = status.rdb_bytes_read.get(), "snapshot received");
         }
-        let received = link.snapshot(self.feed.framing, &self.feed.snapshot, |bytes, _| {
-            status.rdb_bytes_read.set(bytes);
-        });
-        if let Err(error) = received.await {
-            return End::Failed(error);
-        }
-        tracing::info!(bytes = status.rdb_bytes_read.get(), "snapshot received");
         loop {
             let error = link.follow(&self.feed.stream, &self.ack, |position, full| self.note(position, full)).await;
+            if !error.is_passing() {
+                return End::Failed(error);
+            }
             tracing::warn!(error = %error, offset = %self.received(), "the replication link broke");
             link = match self.reconnect(error).await {
                 Ok(link) => link,
@@ -141,12 +200,16 @@ impl Receive {
     }
 
     fn note(&self, position: u64, full: bool) {
-        if full {
-            self.status.waiting("memory", "the memory budget is used up: waiting for the target");
-        } else {
-            self.status.clear("memory");
+        if full != self.full.swap(full, Ordering::Relaxed) {
+            match full {
+                true => self.status.waiting("memory", "the memory budget is used up: the target is slower than the source"),
+                false => self.status.clear("memory"),
+            }
+        }
+        if !full {
             self.shard.set_received(self.offset_at(position));
         }
+        self.status.spool_bytes.set(self.feed.spool_bytes());
     }
 
     fn offset_at(&self, position: u64) -> ReplOffset {
@@ -160,26 +223,37 @@ impl Receive {
     /// Joins the source again behind what was received.
     async fn reconnect(&self, lost: Error) -> Result<Link, End> {
         let mut backoff = Backoff::new(self.retry_for);
-        let Some(replid) = self.feed.replid() else {
-            return Err(End::FullSync("the source can't resume: it only knows SYNC".into()));
-        };
         let mut error = lost;
         loop {
             if let Err(error) = wait(error, &self.status, &mut backoff).await {
                 return Err(End::Failed(error));
             }
-            match Link::open(&self.server, Some((replid, self.received()))).await {
-                Ok((link, Start::Partial { replid })) => {
+            let received = self.received();
+            // Without an id (SYNC) the source can't resume, and sends everything again.
+            let resume = self.feed.replid().map(|replid| Resume { replid, offset: received, highest: received });
+            match resume {
+                Some(resume) => match is_of_this_history(&self.server, resume).await {
+                    Ok(true) => {}
+                    Ok(false) => return Err(End::Forked),
+                    Err(again) => {
+                        error = again;
+                        continue;
+                    }
+                },
+                None => tracing::warn!("the source only knows SYNC: it can't resume"),
+            }
+            match open(&self.server, &self.status, resume).await {
+                Ok(Joined { link, replid: Some(replid), full: false, .. }) => {
                     self.feed.set_replid(replid);
                     self.shard.set_replid(replid);
-                    tracing::info!(%replid, offset = %self.received(), "partial resync");
+                    tracing::info!(%replid, offset = %received, "partial resync");
                     return Ok(link);
                 }
-                Ok((_, Start::Full { .. })) => {
-                    return Err(End::FullSync(format!(
-                        "the source can't go on behind offset {}: its backlog is too short, or it has another history",
-                        self.received()
-                    )));
+                Ok(begun) => {
+                    let why = format!(
+                        "the source can't go on behind offset {received}: its backlog is too short, or it has another history"
+                    );
+                    return Err(End::FullSync { why, begun: Box::new(begun) });
                 }
                 Err(again) => error = again,
             }

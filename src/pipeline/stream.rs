@@ -4,20 +4,22 @@ use std::sync::atomic::Ordering;
 
 use super::copy_keys::Guard;
 use super::decode::{BATCH_BYTES, Error, Parts, READ_BYTES, READ_WAIT, key_hash, send, type_of};
+use super::feed::Rewind;
 use super::learn::Answer;
 use super::value::Attributes;
 use crate::args::{Args, OwnedArgs};
 use crate::commands::{
     self, CopyKey, Databases, KeyAt, Restore, Rewrite, Shape, SmallKeys, Spec, Verdict, judge, normalise,
 };
-use crate::delivery::record::is_own_key;
-use crate::delivery::unit::{LaneSet, Task};
+use crate::delivery::guard::{self, Guards};
+use crate::delivery::record::{self, is_own_key};
+use crate::delivery::unit::{Batch, LaneSet, Task};
 use crate::journal::Read;
 use crate::offset::ReplOffset;
 use crate::rdb;
 use crate::resp::command::{Parsed, Parser};
 use crate::resp::encode;
-use crate::route::UnitBuilder;
+use crate::route::{Router, UnitBuilder};
 use crate::source::side::Found;
 
 /// Reads the stream and routes its units.
@@ -40,6 +42,9 @@ pub struct Stream<'a> {
     written: Vec<CopyKey>,
     keys: SmallKeys,
     filtered: u64,
+    epoch: u64,
+    /// The target holds guards, which go once every lane's record has passed them.
+    guards_stored: bool,
 }
 
 /// A command on its way, with what belongs to it.
@@ -66,7 +71,38 @@ impl<'a> Stream<'a> {
             written: Vec::new(),
             keys: SmallKeys::new(),
             filtered: 0,
+            epoch: 0,
+            guards_stored: false,
         }
+    }
+
+    /// Begins where an earlier process was.
+    pub fn resume(parts: &'a mut Parts) -> Self {
+        let (db, guards) = std::mem::take(&mut parts.resume);
+        let mut stream = Stream::new(parts, db);
+        stream.take_guards(guards);
+        stream
+    }
+
+    fn take_guards(&mut self, guards: Guards) {
+        self.guards_stored = !guards.is_empty();
+        self.parts.copy_keys.set_guards(guards);
+    }
+
+    /// Starts again where the target's records stand.
+    fn rewind(&mut self, rewind: Rewind) {
+        self.window.clear();
+        self.at = 0;
+        self.parser = Parser::new();
+        self.offset = rewind.offset;
+        self.db = rewind.stream_db;
+        self.whole = (rewind.offset, rewind.stream_db);
+        self.in_transaction = false;
+        self.unit.clear();
+        self.written.clear();
+        self.epoch = rewind.epoch;
+        self.parts.router = Router::new(self.parts.router.lanes());
+        self.take_guards(rewind.guards);
     }
 
     /// Follows until the journal ends.
@@ -76,18 +112,36 @@ impl<'a> Stream<'a> {
     pub fn run(mut self) -> Result<(), Error> {
         let mut read = self.offset.0;
         loop {
+            if let Some(rewind) = self.parts.feed.take_rewind() {
+                read = rewind.offset.0;
+                self.rewind(rewind);
+            }
             self.window.drain(..self.at);
             self.at = 0;
             let journal = &self.parts.feed.stream;
-            match journal.read(read, &mut self.window, READ_BYTES, READ_WAIT) {
+            match journal.read(read, &mut self.window, READ_BYTES, READ_WAIT)? {
                 Read::Bytes(n) => read += n as u64,
                 Read::Nothing if self.parts.batches.is_closed() => return Err(Error::Ended),
-                Read::Nothing => continue,
-                Read::End => return self.hand_over(),
+                Read::Nothing => {}
+                Read::End if self.parts.feed.close() => return self.hand_over(),
+                Read::End => {}
             }
             self.parse()?;
+            self.drop_guards();
             self.hand_over()?;
-            self.parts.feed.stream.release(read);
+        }
+    }
+
+    /// Removes the guards from the target when every lane's record has passed them.
+    fn drop_guards(&mut self) {
+        if !self.guards_stored || self.in_transaction || self.parts.feed.recorded() < self.parts.copy_keys.until() {
+            return;
+        }
+        self.guards_stored = false;
+        for lane in self.parts.router.all_lanes().iter() {
+            let del = OwnedArgs::new(&[&b"DEL"[..], &guard::hash_key(&self.parts.job, lane)]);
+            let (offset, db) = self.whole;
+            self.parts.router.single(lane, 0, db, offset, del.args().raw());
         }
     }
 
@@ -126,7 +180,8 @@ impl<'a> Stream<'a> {
     fn hand_over(&mut self) -> Result<(), Error> {
         self.parts.status.commands_filtered.add(std::mem::take(&mut self.filtered));
         let (offset, db) = self.whole;
-        send(&self.parts.batches, self.parts.router.take(offset, db))
+        let batch = Batch { epoch: self.epoch, ..self.parts.router.take(offset, db) };
+        send(&self.parts.batches, batch)
     }
 
     /// Takes the next command of the stream.
@@ -292,7 +347,14 @@ impl<'a> Stream<'a> {
                 return self.whole_under_keep(command);
             }
             Shape::FlushAll => self.parts.copy_keys.forget(None),
-            Shape::FlushDb => self.parts.copy_keys.forget(Some(self.db)),
+            Shape::FlushDb => {
+                self.parts.copy_keys.forget(Some(self.db));
+                self.unit.command(db, self.parts.router.all_lanes(), args.raw());
+                if db == 0 {
+                    self.store_guards_again();
+                }
+                return Ok(());
+            }
             Shape::SwapDb => return self.swap_whole(command),
             Shape::FlushSlot => return Err(self.cannot_send(spec)),
             Shape::Global => {
@@ -304,6 +366,15 @@ impl<'a> Stream<'a> {
         }
         self.unit.command(db, self.parts.router.all_lanes(), args.raw());
         Ok(())
+    }
+
+    /// Database 0 was flushed, which holds the guards of all databases.
+    fn store_guards_again(&mut self) {
+        let guards = self.parts.copy_keys.guards_behind(self.offset);
+        let guards: Vec<_> = guards.map(|((db, key), at)| (*db, key.clone(), *at)).collect();
+        for (db, key, at) in guards {
+            self.store_guard(db, &key, at);
+        }
     }
 
     /// A message goes with the writes of the slot its channel's name falls in; what every client sees, behind all.
@@ -443,11 +514,22 @@ impl<'a> Stream<'a> {
         if wanted.is_empty() {
             return Ok(());
         }
-        let found = self.parts.copy_keys.read(&self.parts.feed, &wanted)?;
+        let (found, offset) = self.parts.copy_keys.read(&self.parts.feed, &wanted)?;
         for ((db, key), found) in wanted.iter().zip(&found) {
             self.put(*db, key, found)?;
+            self.store_guard(*db, key, offset);
         }
         Ok(())
+    }
+
+    /// Adds the record "this key stands at that offset", which a later process finds.
+    fn store_guard(&mut self, db: u32, key: &[u8], offset: ReplOffset) {
+        let lane = self.parts.router.lane_of(key);
+        let (hash, field) = (guard::hash_key(&self.parts.job, lane), guard::field(db, key));
+        let offset = offset.to_string();
+        let hset = OwnedArgs::new(&[b"HSET", &hash[..], &field, offset.as_bytes()]);
+        self.unit.command(0, LaneSet::one(lane), hset.args().raw());
+        self.guards_stored = true;
     }
 
     /// Adds what makes the target's key equal to `found`.
@@ -600,8 +682,11 @@ impl<'a> Stream<'a> {
             (0, other) | (other, 0) if other != 0 => other,
             _ => return Ok(()),
         };
-        let mut del: Vec<&[u8]> = vec![b"DEL"];
-        del.extend(self.parts.record_keys.iter().map(Vec::as_slice));
+        let mut del: Vec<Vec<u8>> = vec![b"DEL".to_vec()];
+        for lane in all.iter() {
+            del.push(record::key(&self.parts.job, lane));
+            del.push(guard::hash_key(&self.parts.job, lane));
+        }
         self.unit.command(other, all, OwnedArgs::new(&del).args().raw());
         Ok(())
     }

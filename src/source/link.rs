@@ -1,5 +1,6 @@
 //! The replication link: joins the source as a replica, takes the snapshot, then the stream.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use tokio::time::{MissedTickBehavior, interval, timeout};
@@ -113,14 +114,14 @@ impl Link {
 
     /// Moves the snapshot into `journal`, framing mark included, and ends the journal.
     ///
-    /// `received` hears of every piece: how many bytes have come, and whether there was no room for them.
+    /// `received` hears of every piece: how many bytes have come.
     /// # Errors
-    /// When the source breaks off.
+    /// When the source breaks off, or the spool can't take more.
     pub async fn snapshot(
         &mut self,
         framing: Framing,
-        journal: &Journal,
-        mut received: impl FnMut(u64, bool),
+        journal: &Arc<Journal>,
+        mut received: impl FnMut(u64),
     ) -> Result<(), Error> {
         let mut end = SnapshotEnd::new(framing);
         loop {
@@ -133,9 +134,8 @@ impl Link {
                 Piece::Last(taken) => (taken, true),
             };
             let piece = piece.get(..taken).unwrap_or_default();
-            let full = journal.is_full(piece.len());
-            received(end.received(), full);
-            journal.append(piece, now_ms()).await;
+            received(end.received());
+            journal.append(piece, now_ms()).await?;
             self.unread.start += taken;
             if last {
                 journal.end();
@@ -147,7 +147,7 @@ impl Link {
     /// Moves the stream into `journal` until the link breaks, and tells the source every second how far `ack` is.
     ///
     /// `received` hears of every piece: the position behind it, and whether there was no room for it.
-    pub async fn follow(&mut self, journal: &Journal, ack: &Ack, mut received: impl FnMut(u64, bool)) -> Error {
+    pub async fn follow(&mut self, journal: &Arc<Journal>, ack: &Ack, mut received: impl FnMut(u64, bool)) -> Error {
         let mut tick = interval(ACK_INTERVAL);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut heard = Instant::now();
@@ -169,7 +169,10 @@ impl Link {
                     received(journal.written(), true);
                 }
                 tokio::select! {
-                    _ = journal.append(piece, now_ms()) => {
+                    appended = journal.append(piece, now_ms()) => {
+                        if let Err(error) = appended {
+                            return error.into();
+                        }
                         self.unread = 0..0;
                         received(journal.written(), false);
                         heard = Instant::now();
@@ -180,7 +183,7 @@ impl Link {
                 }
             };
             if let Step::Ack = step {
-                if let Err(error) = self.ack(ack.applied()).await {
+                if let Err(error) = self.ack(ack.offset(journal.written())).await {
                     return error;
                 }
                 if heard.elapsed() > SILENCE_MAX && self.unread.is_empty() {

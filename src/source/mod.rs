@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio::sync::Notify;
 
+use crate::journal;
 use crate::net::conn;
 use crate::offset::ReplOffset;
 
@@ -29,6 +30,8 @@ pub enum Error {
     SnapshotCut { address: String, bytes: u64 },
     #[error("source {address} was silent for {seconds} s")]
     Silent { address: String, seconds: u64 },
+    #[error(transparent)]
+    Journal(#[from] journal::Error),
 }
 
 impl Error {
@@ -37,7 +40,8 @@ impl Error {
         match self {
             Error::Net(error) => error.is_passing(),
             Error::Later { .. } | Error::SnapshotCut { .. } | Error::Silent { .. } => true,
-            Error::NoPermission { .. }
+            Error::Journal(_)
+            | Error::NoPermission { .. }
             | Error::NoReplication { .. }
             | Error::NoAuth { .. }
             | Error::Unknown { .. } => false,
@@ -64,6 +68,11 @@ impl Error {
             Error::SnapshotCut { .. } => {
                 Some("look into the source's log: a failed save or its replica output buffer limit".into())
             }
+            Error::Journal(_) => Some(
+                "make room there, or give another folder and limit with --spool-dir and --spool; the next run goes on \
+                 from where this one was"
+                    .into(),
+            ),
             Error::Later { .. } | Error::Unknown { .. } | Error::Silent { .. } => None,
         }
     }
@@ -76,9 +85,21 @@ pub struct Ack {
     /// The source asked for an ACK behind this offset.
     wanted: AtomicU64,
     due: Notify,
+    /// Tell the source what was received instead of what the target has applied.
+    received: bool,
 }
 
 impl Ack {
+    /// `received`: the source is told what was received rather than what the target has applied.
+    pub fn new(received: bool) -> Self {
+        Ack { received, ..Ack::default() }
+    }
+
+    /// What the source is told now, of which so much was received.
+    pub fn offset(&self, received: u64) -> ReplOffset {
+        if self.received { ReplOffset(received) } else { self.applied() }
+    }
+
     /// The target has applied everything up to `offset`.
     pub fn set_applied(&self, offset: ReplOffset) {
         let before = self.applied.swap(offset.0, Ordering::Relaxed);

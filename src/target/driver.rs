@@ -11,16 +11,16 @@ use tokio::sync::mpsc;
 use tokio::time::{Interval, MissedTickBehavior, Sleep, interval, sleep};
 
 use super::connect::{self, Identity};
-use super::{Error, escape_key, scan};
+use super::{Error, checkpoint, escape_key, scan};
 use crate::delivery::Standalone;
+use crate::delivery::guard::Guards;
 use crate::delivery::record;
-use crate::delivery::standalone::{Event, Fault, Lost};
+use crate::delivery::standalone::{Event, Fault, Lost, Reread};
 use crate::delivery::unit::{Batch, LaneId, Task};
 use crate::net::backoff::Backoff;
 use crate::net::conn::{Conn, Server};
 use crate::net::info::Info;
 use crate::offset::ReplOffset;
-use crate::resp::encode;
 use crate::resp::reply::Scanner;
 use crate::status::Status;
 
@@ -59,8 +59,21 @@ pub struct Plan {
     /// What a copied key is remembered by (see [`Task::RemoveLeftovers`]).
     pub key_hash: fn(u32, &[u8]) -> u64,
     pub status: Arc<Status>,
-    /// Hears how far every lane has applied everything.
-    pub applied: Box<dyn Fn(ReplOffset) + Send>,
+    /// The target stands where an earlier process left it: its records are there.
+    pub resumes: bool,
+    /// Remove what is in scope before the copy.
+    pub empty_first: bool,
+    pub progress: Box<dyn Progress + Send>,
+}
+
+/// Hears how far the lanes are.
+pub trait Progress {
+    /// Every lane has applied everything up to `offset`.
+    fn applied(&self, offset: ReplOffset);
+    /// Every lane's record names `offset` or a later one.
+    fn recorded(&self, offset: ReplOffset);
+    /// The target has fallen back: the router is to start again. False if it can't.
+    fn rewind(&self, offset: ReplOffset, stream_db: u32, epoch: u64, guards: Guards) -> bool;
 }
 
 /// A connection and what is on its way through it.
@@ -97,10 +110,9 @@ pub struct Driver {
     batches: mpsc::Receiver<Batch>,
     ended: bool,
     lanes: Vec<LaneIo>,
-    round: u64,
     read_buf: Vec<u8>,
     tokens: Tokens,
-    reported: Option<ReplOffset>,
+    reported: (Option<ReplOffset>, Option<ReplOffset>),
 }
 
 impl Driver {
@@ -112,10 +124,9 @@ impl Driver {
             batches,
             ended: false,
             lanes: Vec::new(),
-            round: 0,
             read_buf: vec![0; READ_BYTES],
             tokens,
-            reported: None,
+            reported: (None, None),
         }
     }
 
@@ -126,7 +137,7 @@ impl Driver {
     pub async fn run(&mut self) -> Result<(), Error> {
         let mut backoff = Backoff::new(self.plan.retry_for);
         let mut best = None;
-        let mut first = true;
+        let mut first = !self.plan.resumes;
         loop {
             let exit = match self.open(first).await {
                 Ok(()) => {
@@ -160,17 +171,25 @@ impl Driver {
 
     /// Connects all lanes and reads the records; on the first time writes them instead.
     async fn open(&mut self, first: bool) -> Result<(), Error> {
-        self.round += 1;
         let lanes = self.machine.lanes();
-        let mut found = connect::connect(&self.plan.server, &self.plan.identity, self.round, lanes).await?;
+        let mut found = connect::connect(&self.plan.server, &self.plan.identity, lanes).await?;
         if first {
             let conn = found.conns.first_mut().ok_or_else(|| self.out_of_step())?;
             self.write_first_records(conn).await?;
+            if self.plan.empty_first {
+                self.perform(&Task::RemoveScope { databases: None }).await?;
+            }
         } else {
             let before = self.machine.replies_unseen();
-            self.machine.reread(&found.records).map_err(|lost| self.lost(lost))?;
+            let reread = self.machine.reread(&found.records).map_err(|lost| self.lost(lost))?;
             self.plan.status.replies_unseen.add(self.machine.replies_unseen() - before);
+            if let Reread::Rewind { offset, stream_db, epoch } = reread {
+                let conn = found.conns.first_mut().ok_or_else(|| self.out_of_step())?;
+                let guards = checkpoint::guards(conn, &self.plan.identity.job, lanes).await?;
+                self.rewind(offset, stream_db, epoch, guards)?;
+            }
         }
+
         self.lanes = found.conns.into_iter().map(LaneIo::new).collect();
         Ok(())
     }
@@ -186,21 +205,14 @@ impl Driver {
         Ok(())
     }
 
-    /// Removes the job's keys from the target.
-    ///
-    /// # Errors
-    /// When the target can't be reached or refuses.
-    pub async fn remove_records(&mut self) -> Result<(), Error> {
-        let mut conn = self.plan.server.connect().await?;
-        let mut del = Vec::new();
-        encode::array_header(&mut del, self.machine.lanes() + 1);
-        encode::bulk(&mut del, b"DEL");
-        for lane in 0..self.machine.lanes() {
-            encode::bulk(&mut del, &record::key(&self.plan.identity.job, lane));
+    /// The target's records aren't where they were thought to be: what lies behind them is sent again.
+    fn rewind(&self, offset: ReplOffset, stream_db: u32, epoch: u64, guards: Guards) -> Result<(), Error> {
+        self.plan.status.error("target's records moved");
+        tracing::warn!(%offset, "the target's records moved, as after a failover: going on from there");
+        if self.plan.progress.rewind(offset, stream_db, epoch, guards) {
+            return Ok(());
         }
-        conn.send(&del).await?;
-        conn.reply().await?;
-        Ok(())
+        Err(Error::FellBack { address: self.plan.server.address.to_string(), offset })
     }
 
     async fn serve(&mut self) -> Result<Exit, Error> {
@@ -278,7 +290,7 @@ impl Driver {
         let Some(io) = self.lanes.get_mut(lane) else { return Ok(Step::Idle) };
         if io.resume_at.is_some_and(|at| at <= now) {
             io.resume_at = None;
-            self.machine.resume(lane);
+            self.machine.unpause(lane);
         }
         let mut step = Step::Idle;
         if io.resume_at.is_none() && self.tokens.available(now) {
@@ -447,7 +459,7 @@ impl Driver {
                 key = escape_key(&fault.what.key), error = fault.words, "left out: the target refuses it for good"
             );
             if !fault.applied {
-                self.machine.resume(lane);
+                self.machine.unpause(lane);
             }
         }
         Ok(None)
@@ -455,7 +467,7 @@ impl Driver {
 
     /// Does what plain commands can't, on a connection of its own.
     async fn perform(&mut self, task: &Task) -> Result<(), Error> {
-        let mut conn = self.plan.server.connect().await?;
+        let mut conn = connect::side(&self.plan.server, &self.plan.identity).await?;
         let in_scope = &self.plan.in_scope;
         let info = Info::parse(conn.ask(&[&b"INFO"[..], b"keyspace"]).await?.bytes().unwrap_or_default());
         let filled = info.keyspace().into_iter().map(|(db, _)| db);
@@ -479,13 +491,14 @@ impl Driver {
     }
 
     fn report(&mut self) {
-        let applied = self.machine.applied();
-        if applied != self.reported
-            && let Some(offset) = applied
-        {
-            self.reported = applied;
-            (self.plan.applied)(offset);
+        let now = (self.machine.applied(), self.machine.recorded());
+        if let Some(offset) = now.0.filter(|_| now.0 != self.reported.0) {
+            self.plan.progress.applied(offset);
         }
+        if let Some(offset) = now.1.filter(|_| now.1 != self.reported.1) {
+            self.plan.progress.recorded(offset);
+        }
+        self.reported = now;
     }
 
     /// Wakes the task when the next refused lane may send again, or the rate allows more.

@@ -1,13 +1,21 @@
 //! Where the data goes: connections to a standalone target, and the work that plain commands can't do.
 
+pub mod checkpoint;
 pub mod connect;
 pub mod driver;
+pub mod lease;
+pub mod owner;
 pub mod preflight;
+pub mod replicas;
 pub mod scan;
 pub mod settle;
 
+use std::sync::Arc;
+
+use crate::delivery::record;
 use crate::delivery::standalone::{Fault, Lost};
 use crate::net::conn;
+use crate::offset::ReplOffset;
 
 /// Why a target can't be written.
 #[derive(Debug, thiserror::Error)]
@@ -22,6 +30,10 @@ pub enum Error {
     TwoServers { address: String },
     #[error("target {address} may not be asked who is connected: {words}")]
     Unfenced { address: String, words: String },
+    #[error("job {job} already has an owner on target {address}: {}", Process(.by))]
+    Owned { address: String, job: String, by: Arc<lease::Lease> },
+    #[error("another owner took job {job}, {}: this run ends and writes no more", Process(.by))]
+    OwnerLost { job: String, by: Arc<lease::Lease> },
     #[error("target {address} has {keys} keys in scope already, such as {example:?} in database {db}")]
     ExistingKeys { address: String, keys: u64, db: u32, example: String },
     #[error("target {address} has no database {db}: {words}")]
@@ -38,6 +50,10 @@ pub enum Error {
     Silent { address: String, seconds: u64 },
     #[error("target {address} lost what was written: {lost}")]
     Lost { address: String, lost: Lost },
+    #[error("target {address} fell back to offset {offset}, which is no longer buffered here")]
+    FellBack { address: String, offset: ReplOffset },
+    #[error("the record of job {job} in target {address} can't be read: {error}")]
+    Record { address: String, job: String, error: record::Error },
 }
 
 impl Error {
@@ -52,11 +68,15 @@ impl Error {
             | Error::Silent { .. } => true,
             Error::Fault(_)
             | Error::Unfenced { .. }
+            | Error::Owned { .. }
+            | Error::OwnerLost { .. }
             | Error::ExistingKeys { .. }
             | Error::NoDatabase { .. }
             | Error::Evicts { .. }
             | Error::Cluster { .. }
-            | Error::Lost { .. } => false,
+            | Error::Lost { .. }
+            | Error::FellBack { .. }
+            | Error::Record { .. } => false,
         }
     }
 
@@ -73,6 +93,12 @@ impl Error {
                 "allow it: ACL SETUSER <user> +client|list +client|kill +client|setname; or go on without: --unfenced"
                     .into()
             }
+            Error::Owned { .. } => {
+                "stop that process, or take the job from it with --takeover; one that has died is noticed within 10 s; \
+                 a different job needs a name of its own (--job)"
+                    .into()
+            }
+            Error::OwnerLost { .. } => "a different job needs a name of its own (--job)".into(),
             Error::ExistingKeys { .. } => {
                 "choose: --existing replace (the source's values win), --existing keep with --once (the target's win), \
                  or --flush-target"
@@ -82,13 +108,30 @@ impl Error {
                 "raise `databases` in the target's configuration, or map the database with --db-map".into()
             }
             Error::Evicts { .. } => "CONFIG SET maxmemory-policy noeviction, or accept it: --allow-eviction".into(),
+            Error::Record { .. } => {
+                "use the version of keyferry that wrote it, another --job, or --restart to copy again".into()
+            }
             Error::Cluster { .. }
+            | Error::FellBack { .. }
             | Error::TwoServers { .. }
             | Error::OutOfStep { .. }
             | Error::Elsewhere { .. }
             | Error::Silent { .. }
             | Error::Lost { .. } => return None,
         })
+    }
+}
+
+/// An owner as errors show it.
+struct Process<'a>(&'a lease::Lease);
+
+impl std::fmt::Display for Process<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match (self.0.pid, self.0.host.as_str()) {
+            (0, _) => f.write_str("a process that can't be told"),
+            (pid, "") => write!(f, "process {pid}"),
+            (pid, host) => write!(f, "process {pid} on {host}"),
+        }
     }
 }
 

@@ -1,7 +1,8 @@
 //! What is asked of a target before anything is written to it.
 
-use super::{Error, escape_key, scan};
-use crate::net::conn::{Conn, Server};
+use super::connect::{self, Identity};
+use super::{Error, escape_key, owner, scan};
+use crate::net::conn::Server;
 use crate::net::info::Info;
 use crate::resp::reply::Reply;
 
@@ -10,14 +11,9 @@ use crate::resp::reply::Reply;
 pub struct Found {
     pub info: Info,
     pub run_id: String,
-    /// The RDB version in the footer of its DUMP payloads.
-    pub footer_version: u16,
 }
 
-/// The key that DUMP is tried with.
-const SCRATCH_KEY: &[u8] = b"keyferry:scratch";
-
-/// Asks who the target is, and whether it is fit to be written to.
+/// Asks who the target is, and whether it is fit to be written to. Writes nothing.
 ///
 /// # Errors
 /// When it can't be reached, is no primary, is a cluster, or evicts keys.
@@ -36,15 +32,20 @@ pub async fn ask(server: &Server, allow_eviction: bool) -> Result<Found, Error> 
     if policy.starts_with("allkeys-") && !allow_eviction {
         return Err(Error::Evicts { address: address(), policy: policy.to_owned() });
     }
-    let footer_version = footer_version(&mut conn).await?;
-    Ok(Found { run_id: info.get("run_id").unwrap_or_default().to_owned(), info, footer_version })
+    Ok(Found { run_id: info.get("run_id").unwrap_or_default().to_owned(), info })
 }
 
-/// The version that the target's own payloads carry: what it writes it surely takes, whatever its version string says.
-async fn footer_version(conn: &mut Conn) -> Result<u16, Error> {
-    conn.ask(&[&b"SET"[..], SCRATCH_KEY, b"1"]).await?;
-    let dump = conn.ask(&[&b"DUMP"[..], SCRATCH_KEY]).await;
-    conn.ask(&[&b"DEL"[..], SCRATCH_KEY]).await?;
+/// The RDB version in the footer of the target's own payloads: what it writes it surely takes, whatever its version
+/// string says. Writes and deletes a key of the job's own.
+///
+/// # Errors
+/// When the target can't be reached or refuses, or another has the job.
+pub async fn footer_version(server: &Server, id: &Identity) -> Result<u16, Error> {
+    let mut conn = connect::side(server, id).await?;
+    let key = format!("keyferry:{}:scratch", id.job).into_bytes();
+    conn.ask(&[&b"SET"[..], &key, b"1"]).await?;
+    let dump = conn.ask(&[&b"DUMP"[..], &key]).await;
+    conn.ask(&[&b"DEL"[..], &key]).await?;
     let dump = dump?;
     let payload = dump.bytes().unwrap_or_default();
     let footer = payload.len().checked_sub(10).and_then(|at| payload.get(at..at + 2));
@@ -93,13 +94,12 @@ pub async fn no_existing_keys(
     }
 }
 
-/// Empties the whole target.
+/// Empties the whole target, but for the job's lease.
 ///
 /// # Errors
-/// When it can't be reached or refuses.
-pub async fn flush(server: &Server, version: (u16, u16, u16)) -> Result<(), Error> {
-    let mut conn = server.connect().await?;
+/// When it can't be reached or refuses, or another has the job.
+pub async fn flush(server: &Server, id: &Identity, version: (u16, u16, u16)) -> Result<(), Error> {
+    let mut conn = connect::side(server, id).await?;
     let command: &[&[u8]] = if version >= (4, 0, 0) { &[b"FLUSHALL", b"ASYNC"] } else { &[b"FLUSHALL"] };
-    conn.ask(command).await?;
-    Ok(())
+    owner::flush(&mut conn, id, command).await
 }

@@ -1,5 +1,6 @@
 //! Settling: expiries that were written late get their true times.
 
+use super::connect::{self, Identity};
 use super::{Error, scan};
 use crate::net::conn::{Conn, Server};
 use crate::net::info::Info;
@@ -15,8 +16,13 @@ const KEYS_MAX: usize = 1000;
 /// source by now expires here with it.
 /// # Errors
 /// When the target can't be reached or refuses.
-pub async fn settle(server: &Server, late_ms: i64, in_scope: &(dyn Fn(u32, &[u8]) -> bool + Send + Sync)) -> Result<u64, Error> {
-    let mut conn = server.connect().await?;
+pub async fn settle(
+    server: &Server,
+    id: &Identity,
+    late_ms: i64,
+    in_scope: &(dyn Fn(u32, &[u8]) -> bool + Send + Sync),
+) -> Result<u64, Error> {
+    let mut conn = connect::side(server, id).await?;
     let info = Info::parse(conn.ask(&[&b"INFO"[..], b"keyspace"]).await?.bytes().unwrap_or_default());
     let mut settled = 0;
     for (db, _) in info.keyspace() {

@@ -18,4 +18,5 @@ mod follow;
 mod harness;
 mod links;
 mod mistakes;
+mod owner;
 mod rules;

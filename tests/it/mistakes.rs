@@ -86,7 +86,7 @@ fn a_job_files_unknown_key_is_told_with_its_line_and_the_nearest_name() {
     let (_dir, path) = job_file(&format!(
         "[source]\nurl = \"{HERE}\"\n[target]\nurl = \"{THERE}\"\n[filter]\ndatabases = \"two\"\n"
     ));
-    is_usage_error(&["sync", &path], &["databases", "6"]);
+    is_usage_error(&["sync", &path], &["line 6"]);
     is_usage_error(&["sync", "/nowhere/job.toml"], &["/nowhere/job.toml"]);
 }
 

@@ -148,13 +148,22 @@ impl Tool {
         self.must_end(HALF_MINUTE, 0);
     }
 
+    /// SIGSTOP: it does nothing until [`Tool::thaw`], and keeps its connections.
+    pub fn freeze(&self) {
+        self.signal(Signal::STOP);
+    }
+
+    /// SIGCONT.
+    pub fn thaw(&self) {
+        self.signal(Signal::CONT);
+    }
+
     /// SIGKILL, and waits for the end.
     pub fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 
-    #[allow(dead_code, reason = "the benchmark asks")]
     pub fn pid(&self) -> u32 {
         self.child.id()
     }

@@ -88,15 +88,8 @@ fn flush_refused_in_part_is_not_applied_in_part() {
 #[test]
 fn record_of_a_refused_flush_is_not_written_by_the_idle_lane() {
     let stream = source(|s| chain(s.one("INCR a")));
-    const STEPS: [Op; 7] = [
-        Op::Push(1),
-        Op::Refuse(0, OOM),
-        Op::Pump(1),
-        Op::Tick(1),
-        Op::Serve(1, ALL),
-        Op::Cut(1),
-        Op::Connect,
-    ];
+    const STEPS: [Op; 6] =
+        [Op::Push(1), Op::Refuse(0, OOM), Op::Pump(1), Op::Tick(1), Op::Serve(1, ALL), Op::Restart];
     needs(stream, |rules, _| rules.record_acknowledged = false, ops(&STEPS));
 }
 

@@ -152,6 +152,11 @@ impl Source {
         self.units.last().map_or(self.copy_end.0, |u| u.offset)
     }
 
+    /// The first unit behind an offset.
+    pub fn behind(&self, offset: ReplOffset) -> usize {
+        self.units.iter().filter(|u| u.offset <= offset).count()
+    }
+
     /// What of the stream a lane gets, and that its ledger can show.
     pub fn parts(&self, lane: usize) -> impl Iterator<Item = &Part> {
         let parts = self.units.iter().flat_map(|u| &u.parts);
@@ -299,15 +304,10 @@ impl Source {
         router.copy_end(self.copy_end.0, self.copy_end.1);
     }
 
-    /// Routes a unit of the stream as `pipeline::stream` does, without what lies before the lanes' positions.
-    pub fn route(&self, at: usize, router: &mut Router, positions: &[ReplOffset]) {
+    /// Routes a unit of the stream as `pipeline::stream` does.
+    pub fn route(&self, at: usize, router: &mut Router) {
         let unit = &self.units[at];
         for part in &unit.parts {
-            let done = part.lanes.iter().filter(|l| positions[*l] >= unit.offset).count();
-            assert!(done == 0 || done == part.lanes.len(), "a joint unit was applied by some of its lanes");
-            if done > 0 {
-                continue;
-            }
             let mut built = UnitBuilder::default();
             let mut raw = Vec::new();
             if let Some(task) = &part.task {

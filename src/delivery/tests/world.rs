@@ -9,8 +9,8 @@ use super::source::Source;
 use crate::delivery::Standalone;
 use crate::delivery::record::{self, JobState, Phase, Record};
 use crate::delivery::rules::Rules;
-use crate::delivery::standalone::Event;
-use crate::delivery::unit::{Batch, Item, Task};
+use crate::delivery::standalone::{Event, Reread};
+use crate::delivery::unit::{Batch, Task};
 use crate::offset::ReplOffset;
 use crate::resp::reply::Scanner;
 use crate::route::Router;
@@ -126,8 +126,8 @@ struct Owner {
     lanes: Vec<Io>,
     connected: bool,
     applied: Option<ReplOffset>,
-    /// Where the lanes stood when the process began.
-    positions: Vec<ReplOffset>,
+    /// What the router counts its batches by.
+    epoch: u64,
     /// Only for `break_all` taken out: the lane that broke.
     cut: Option<usize>,
 }
@@ -202,7 +202,7 @@ impl World {
             Op::Deliver(lane, bytes) => self.deliver(lane % self.lanes(), bytes)?,
             Op::Pump(lane) => self.pump(lane % self.lanes())?,
             Op::Tick(lane) => self.tick(lane % self.lanes()),
-            Op::Resume(lane) => self.owner.machine.resume(lane % self.lanes()),
+            Op::Resume(lane) => self.owner.machine.unpause(lane % self.lanes()),
             Op::Cut(lane) => self.cut(lane % self.lanes()),
             Op::Connect => self.connect()?,
             Op::Late(nth) => {
@@ -309,7 +309,7 @@ impl World {
                 Ok(Some(Event::Faults(faults))) => {
                     self.server.removed.extend(self.server.refused_for_good.take());
                     if faults.iter().any(|f| !f.applied) {
-                        self.owner.machine.resume(lane);
+                        self.owner.machine.unpause(lane);
                     }
                 }
             }
@@ -396,14 +396,20 @@ impl World {
         self.server.readonly = false;
         let records = self.records();
         let lost = std::mem::take(&mut self.lost);
-        if lost && self.owner.machine.applied().is_none() {
+        if lost && self.owner.machine.recorded().is_none() {
             // Lost in the copy: its values can't tell, the run id does.
             return self.copy_again();
         }
-        match self.owner.machine.reread(&records) {
-            Ok(()) => {}
-            Err(_) if lost => return self.go_on(&records),
-            Err(error) => return Err(format!("reread: {error}")),
+        self.reread(&records, lost)
+    }
+
+    /// `lost`: the records may differ from what the machine knows.
+    fn reread(&mut self, records: &[Option<Record>], lost: bool) -> Checked {
+        match self.owner.machine.reread(records) {
+            Ok(Reread::Continue) => {}
+            Ok(Reread::Rewind { offset, epoch, .. }) if lost => self.owner.rewind(&self.source, offset, epoch),
+            Err(_) if lost => return self.copy_again(),
+            other => return Err(format!("reread: {other:?}")),
         }
         self.open_lanes();
         Ok(())
@@ -433,23 +439,22 @@ impl World {
         if alive && old.connected {
             self.old.push(old);
         }
+        // It reads the records once before it connects its lanes, and once behind that.
+        let records = self.records();
+        if id % 2 == 0 {
+            self.late(0);
+        }
         self.kill();
         self.server.readonly = false;
         self.lost = false;
-        let records = self.records();
-        self.go_on(&records)
-    }
-
-    /// A process that knows nothing but the records.
-    fn go_on(&mut self, records: &[Option<Record>]) -> Checked {
         let following = |r: &&Record| r.phase == Phase::Following && r.job.generation == self.generation;
         let records: Vec<Record> = records.iter().flatten().filter(following).cloned().collect();
         if records.len() < self.lanes() {
             return self.copy_again();
         }
         self.owner = Owner::following(self.owner.id, &self.source, self.rules, &records);
-        self.open_lanes();
-        Ok(())
+        let records = self.records();
+        self.reread(&records, true)
     }
 
     fn roll_back(&mut self, count: usize, demote: bool) {
@@ -559,22 +564,27 @@ impl Owner {
         let mut machine = Standalone::new(JOB, job);
         machine.rules = rules;
         let router = Router::new(source.lanes);
-        let positions = vec![ReplOffset(0); source.lanes];
         let (lanes, next) = (Vec::new(), None);
-        Owner { id, machine, router, next, lanes, connected: false, applied: None, positions, cut: None }
+        Owner { id, machine, router, next, lanes, connected: false, applied: None, epoch: 0, cut: None }
     }
 
     /// Lanes that stand at their records.
     fn following(id: u64, source: &Source, rules: Rules, records: &[Record]) -> Self {
         let mut owner = Owner::copying(id, source, rules, records[0].job.generation);
+        owner.machine = Standalone::resume(JOB, records[0].job.clone(), records);
+        owner.machine.rules = rules;
         let lowest = records.iter().map(|r| r.offset).min().unwrap_or_default();
-        let at = |r: &Record| vec![Item::CopyEnd { offset: r.offset, stream_db: r.stream_db }];
-        let lanes = records.iter().map(at).collect();
-        let routed_db = source.db_at(lowest).unwrap_or_default();
-        owner.machine.push(Batch { lanes, routed: lowest, routed_db, bytes: 0 });
-        owner.positions = records.iter().map(|r| r.offset).collect();
-        owner.next = Some(source.units.iter().filter(|u| u.offset <= lowest).count());
+        owner.next = Some(source.behind(lowest));
         owner
+    }
+
+    /// The router starts again behind `offset`. What it had on its way before comes to nothing.
+    fn rewind(&mut self, source: &Source, offset: ReplOffset, epoch: u64) {
+        self.push(source, 2, true);
+        self.epoch = epoch;
+        self.router = Router::new(source.lanes);
+        self.next = Some(source.behind(offset));
+        self.applied = None;
     }
 
     fn write_first_records(&self, server: &mut Server) {
@@ -594,10 +604,11 @@ impl Owner {
         };
         let to = next.saturating_add(units).min(source.units.len());
         for at in next..to {
-            source.route(at, &mut self.router, &self.positions);
+            source.route(at, &mut self.router);
         }
         if let Some(last) = source.units.get(to.wrapping_sub(1)).filter(|_| to > next) {
-            self.machine.push(self.router.take(last.offset, last.stream_db));
+            let batch = self.router.take(last.offset, last.stream_db);
+            self.machine.push(Batch { epoch: self.epoch, ..batch });
         }
         self.next = Some(to);
     }

@@ -168,6 +168,8 @@ impl Decoder {
         let max = match code {
             opcode::HASH_TEMPLATE => self.limits.template_bytes_max,
             opcode::KEY_META if self.project == Project::Redis => self.limits.item_bytes_max,
+            // Its id is still to be read, from where the item begins.
+            opcode::MODULE_AUX if walk.module_id.is_none() => self.limits.item_bytes_max,
             _ => {
                 // Nothing of it is kept.
                 self.start += std::mem::take(&mut walk.walked);

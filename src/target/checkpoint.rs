@@ -1,0 +1,169 @@
+//! What an earlier run of a job has left in the target: its records and guards.
+
+use super::Error;
+use crate::delivery::guard::{self, Guards};
+use crate::delivery::record::{self, JobState, Phase, Record};
+use crate::delivery::unit::LANES_MAX;
+use crate::net::conn::Conn;
+use crate::offset::{ReplId, ReplOffset};
+use crate::resp::encode;
+use crate::resp::reply::Reply;
+
+/// How far a job has got.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Checkpoint {
+    /// It never ran.
+    None,
+    /// It was stopped in this full sync's copy.
+    Copying { job: JobState },
+    /// It was following.
+    Following(Following),
+}
+
+/// Where each lane of a job stands that was following.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Following {
+    /// One for each lane.
+    pub records: Vec<Record>,
+    pub guards: Guards,
+}
+
+impl Following {
+    /// What the records have in common; the replid is that of the highest.
+    pub fn job(&self) -> JobState {
+        let highest = self.records.iter().max_by_key(|r| r.offset).map(|r| r.job.clone());
+        highest.unwrap_or(JobState { replid: None, generation: 0, lanes: 0, late_ms: 0, scope: 0 })
+    }
+
+    /// Where the source must go on: its history, and the offset that all lanes have.
+    pub fn resume_point(&self) -> Option<(ReplId, ReplOffset)> {
+        Some((self.job().replid?, self.records.iter().map(|r| r.offset).min()?))
+    }
+
+    /// The highest offset that a lane has.
+    pub fn highest(&self) -> ReplOffset {
+        self.records.iter().map(|r| r.offset).max().unwrap_or_default()
+    }
+
+    /// The database selected in the stream at the lowest offset.
+    pub fn stream_db(&self) -> u32 {
+        self.records.iter().min_by_key(|r| r.offset).map_or(0, |r| r.stream_db)
+    }
+}
+
+impl Checkpoint {
+    pub fn job(&self) -> Option<JobState> {
+        match self {
+            Checkpoint::None => None,
+            Checkpoint::Copying { job } => Some(job.clone()),
+            Checkpoint::Following(following) => Some(following.job()),
+        }
+    }
+}
+
+/// Reads what the target holds of `job`, in database 0.
+///
+/// # Errors
+/// When the target can't be reached, or another version of keyferry wrote it.
+pub async fn read(conn: &mut Conn, job: &str) -> Result<Checkpoint, Error> {
+    let mut mget = Vec::new();
+    encode::array_header(&mut mget, LANES_MAX + 1);
+    encode::bulk(&mut mget, b"MGET");
+    (0..LANES_MAX).for_each(|lane| encode::bulk(&mut mget, &record::key(job, lane)));
+    conn.send(&mget).await?;
+    let reply = match conn.reply().await? {
+        Reply::Error(words) => return Err(conn.refused(b"MGET", words).into()),
+        reply => reply,
+    };
+    let mut found = Vec::new();
+    for text in reply.array().unwrap_or_default() {
+        let bad = |error| Error::Record { address: conn.address().to_owned(), job: job.to_owned(), error };
+        found.push(text.bytes().map(Record::parse).transpose().map_err(bad)?);
+    }
+    let Some(newest) = found.iter().flatten().max_by_key(|r| r.job.generation).map(|r| r.job.clone()) else {
+        return Ok(Checkpoint::None);
+    };
+    let of_lane = |lane: usize| found.get(lane).cloned().flatten();
+    let records: Vec<Record> = (0..newest.lanes).filter_map(of_lane).collect();
+    let whole = records.len() == newest.lanes
+        && records.iter().all(|r| r.phase == Phase::Following && r.job.generation == newest.generation);
+    if !whole {
+        return Ok(Checkpoint::Copying { job: newest });
+    }
+    let guards = guards(conn, job, newest.lanes).await?;
+    Ok(Checkpoint::Following(Following { records, guards }))
+}
+
+/// Reads the guards of all lanes.
+///
+/// # Errors
+/// When the target can't be reached or refuses.
+pub async fn guards(conn: &mut Conn, job: &str, lanes: usize) -> Result<Guards, Error> {
+    let mut guards = Guards::new();
+    for lane in 0..lanes {
+        let reply = conn.ask(&[&b"HGETALL"[..], &guard::hash_key(job, lane)]).await?;
+        for pair in reply.array().unwrap_or_default().chunks_exact(2) {
+            if let [Reply::Bulk(field), Reply::Bulk(value)] = pair {
+                guards.extend(guard::parse(field, value));
+            }
+        }
+    }
+    Ok(guards)
+}
+
+/// Goes over to `lanes` lanes, when all stand at one offset: writes their records and the guards that still matter,
+/// and deletes the old ones, in one transaction.
+///
+/// `lane_of`: the lane of a key among the new ones.
+/// # Errors
+/// When the target can't be reached or refuses.
+pub async fn change_lanes(
+    conn: &mut Conn,
+    job: &str,
+    from: &Following,
+    lanes: usize,
+    lane_of: impl Fn(&[u8]) -> usize,
+) -> Result<(), Error> {
+    let Some(record) = from.records.iter().min_by_key(|r| r.offset) else { return Ok(()) };
+    let mut record = record.clone();
+    record.job = JobState { lanes, ..from.job() };
+    let mut commands: Vec<Vec<Vec<u8>>> = vec![vec![b"MULTI".to_vec()]];
+    for lane in 0..from.records.len() {
+        commands.push(vec![b"DEL".to_vec(), record::key(job, lane), guard::hash_key(job, lane)]);
+    }
+    for lane in 0..lanes {
+        commands.push(vec![b"SET".to_vec(), record::key(job, lane), record.encode().into_bytes()]);
+    }
+    for ((db, key), offset) in from.guards.iter().filter(|(_, at)| **at > record.offset) {
+        let hash = guard::hash_key(job, lane_of(key));
+        commands.push(vec![b"HSET".to_vec(), hash, guard::field(*db, key), offset.to_string().into_bytes()]);
+    }
+    commands.push(vec![b"EXEC".to_vec()]);
+    let mut out = Vec::new();
+    commands.iter().for_each(|command| encode::command(&mut out, command));
+    conn.send(&out).await?;
+    for _ in 0..commands.len() {
+        if let Reply::Error(words) = conn.reply().await? {
+            return Err(conn.refused(b"EXEC", words).into());
+        }
+    }
+    Ok(())
+}
+
+/// Removes every key of the job.
+///
+/// # Errors
+/// When the target can't be reached or refuses.
+pub async fn remove(conn: &mut Conn, job: &str) -> Result<(), Error> {
+    let mut cursor = b"0".to_vec();
+    conn.ask(&[b"SELECT".as_slice(), b"0"]).await?;
+    loop {
+        let keys = conn.scan_matching(&mut cursor, &record::key_pattern(job)).await?;
+        for key in keys {
+            conn.ask(&[&b"DEL"[..], &key]).await?;
+        }
+        if cursor == b"0" {
+            return Ok(());
+        }
+    }
+}

@@ -5,6 +5,7 @@
 #[macro_use]
 mod client;
 mod compare;
+mod line;
 mod load;
 mod server;
 mod tls;
@@ -19,4 +20,6 @@ mod harness;
 mod links;
 mod mistakes;
 mod owner;
+mod resume;
 mod rules;
+mod torture;

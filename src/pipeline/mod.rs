@@ -8,6 +8,7 @@
 mod copy_keys;
 mod decode;
 mod feed;
+mod finish;
 mod learn;
 mod prepare;
 mod receive;
@@ -44,6 +45,12 @@ pub enum Error {
     SameServer { run_id: String },
     #[error("source {address} is a cluster, which keyferry can't copy from yet")]
     SourceCluster { address: String },
+    #[error("target {address} has no records of job {job}: it was never run there, or is finished already")]
+    UnknownJob { job: String, address: String },
+    #[error("job {job} was run with another filter or database map")]
+    OtherScope { job: String },
+    #[error("stopped before the job was finished")]
+    FinishStopped,
     #[error("stopped at once by a second signal: what was received last may not be applied")]
     Interrupted,
     #[error("the target did not take what was received within {seconds} s of the signal to stop")]
@@ -78,11 +85,13 @@ impl Error {
             Error::Source(error) if error.is_passing() => Severity::Resumable,
             Error::Target(error) if error.is_passing() => Severity::Resumable,
             Error::Decode(error) if error.is_passing() => Severity::Resumable,
-            Error::NotDrained { .. } => Severity::Resumable,
+            Error::NotDrained { .. } | Error::FinishStopped => Severity::Resumable,
             Error::Tls(_)
             | Error::Source(_)
             | Error::Target(_)
             | Error::Decode(_)
+            | Error::UnknownJob { .. }
+            | Error::OtherScope { .. }
             | Error::Interrupted
             | Error::Lost(_)
             | Error::Runtime(_) => Severity::Failed,
@@ -97,7 +106,14 @@ impl Error {
             Error::Target(error) => error.hint(),
             Error::Decode(error) => error.hint(),
             Error::SameServer { .. } => Some("name two different servers".into()),
+            Error::UnknownJob { .. } => Some(
+                "give the same two addresses as to sync, or the same --job: the job's name is derived from them; \
+                 redis-cli --scan --pattern 'keyferry:*' lists the jobs of a target"
+                    .into(),
+            ),
+            Error::OtherScope { .. } => Some("give the same --db, --db-map, --key and other filters as to sync".into()),
             Error::SourceCluster { .. } | Error::Interrupted | Error::Lost(_) | Error::Runtime(_) => None,
+            Error::FinishStopped => Some("the same command goes on from here, and so does sync".into()),
             Error::NotDrained { .. } => Some("look at the target, then start again".into()),
         }
     }
@@ -112,11 +128,30 @@ pub fn run(job: Job, scope: Scope, status: Arc<Status>) -> Result<Summary, Error
     runtime.block_on(run_job(job, scope, status))
 }
 
+/// Ends a job that is not running: gives true expiries and removes the records; with `source_gone` only the latter.
+///
+/// # Errors
+/// See [`Error`].
+pub fn finish(job: Job, scope: Scope, status: Arc<Status>, source_gone: bool) -> Result<Summary, Error> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let mut signals = stop_on_signals()?;
+        let result = tokio::select! {
+            result = finish::finish(job, scope, Arc::clone(&status), source_gone) => result,
+            // Whatever it is at: run again, it goes on from there.
+            _ = signals.wait_for(|signals| *signals > 0) => Err(Error::FinishStopped),
+        };
+        status.set_phase(Phase::Stopped);
+        result
+    })
+}
+
 async fn run_job(job: Job, scope: Scope, status: Arc<Status>) -> Result<Summary, Error> {
     let stop = stop_on_signals()?;
     let mut interrupted = stop.clone();
     let work = async {
         let mut plan = prepare::prepare(job, scope, Arc::clone(&status)).await?;
+        finish::Closing::of(&plan).unsettle().await?;
         let mut backoff = Backoff::new(plan.job.retry_for);
         loop {
             match session::run(&plan, &mut backoff, stop.clone()).await? {

@@ -93,7 +93,7 @@ pub async fn prepare(job: Job, scope: Scope, status: Arc<Status>) -> Result<Plan
     })
 }
 
-fn server(side: Side, end: &valid::Server) -> Result<Server, Error> {
+pub(super) fn server(side: Side, end: &valid::Server) -> Result<Server, Error> {
     let endpoint = &end.endpoint;
     let address = endpoint.hosts.first().cloned().unwrap_or(HostPort { host: String::new(), port: 0 });
     let address = end.address_map.0.get(&address).cloned().unwrap_or(address);
@@ -120,7 +120,7 @@ async fn ask_target(target: &Server, status: &Status, job: &Job) -> Result<prefl
 }
 
 /// Tries again while the server isn't reachable or not ready, and says so.
-async fn retrying<T>(
+pub(super) async fn retrying<T>(
     status: &Status,
     place: &str,
     retry_for: Option<Duration>,
@@ -189,10 +189,10 @@ async fn make_ready(
     }
 }
 
-type InScope = Arc<dyn Fn(u32, &[u8]) -> bool + Send + Sync>;
+pub(super) type InScope = Arc<dyn Fn(u32, &[u8]) -> bool + Send + Sync>;
 
 /// Whether a key of a target database is one that the scope's source databases write.
-fn in_scope(job: &Job, scope: &Arc<Scope>) -> InScope {
+pub(super) fn in_scope(job: &Job, scope: &Arc<Scope>) -> InScope {
     let (scope, map) = (Arc::clone(scope), job.scope.database_map.clone());
     Arc::new(move |target_db, key| {
         let mapped = map.iter().filter(|(_, to)| **to == target_db).map(|(from, _)| *from);
@@ -209,7 +209,7 @@ fn exempt(in_scope: InScope, kept: Option<Arc<HashSet<u64>>>) -> InScope {
 }
 
 /// A name for this run that no other run has.
-fn token() -> String {
+pub(super) fn token() -> String {
     // The standard library seeds each hasher from the system's randomness.
     let mut hasher = std::hash::RandomState::new().build_hasher();
     hasher.write_u32(std::process::id());

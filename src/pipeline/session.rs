@@ -10,6 +10,7 @@ use tokio::time::timeout;
 use super::copy_keys::CopyKeys;
 use super::decode::{self, Parts, Snapshot};
 use super::feed::Feed;
+use super::finish::Closing;
 use super::learn::Learner;
 use super::prepare::Plan;
 use super::receive::{self, Begun, Receive};
@@ -25,7 +26,7 @@ use crate::source::side::Side;
 use crate::source::{self, Ack};
 use crate::status::Phase;
 use crate::target::driver::{self, Driver, OnFault};
-use crate::target::{self, settle};
+use crate::target;
 
 /// Batches between the decode thread and the lanes.
 const BATCHES_MAX: usize = 16;
@@ -278,9 +279,9 @@ async fn caught_up(plan: &Plan, mut applied: watch::Receiver<Option<ReplOffset>>
 /// Ends a `--once`: nothing more is received, the lanes drain, expiries get their true times, the records go.
 async fn finish(plan: &Plan, running: &mut Running) -> Result<End, Error> {
     running.stop.send_replace(true);
-    let (driver, result) = (&mut running.driver).await.map_err(|_| Error::Lost("the task of the lanes"))?;
+    let (_, result) = (&mut running.driver).await.map_err(|_| Error::Lost("the task of the lanes"))?;
     result?;
-    end_well(plan, driver).await?;
+    end_well(plan).await?;
     Ok(End::Complete)
 }
 
@@ -291,9 +292,9 @@ async fn stopped(plan: &Plan, running: &mut Running) -> Result<End, Error> {
         return Ok(End::StoppedInCopy);
     }
     match timeout(DRAIN_MAX, &mut running.driver).await {
-        Ok(Ok((driver, result))) => {
+        Ok(Ok((_, result))) => {
             result?;
-            end_well(plan, driver).await?;
+            end_well(plan).await?;
             Ok(End::Stopped)
         }
         Ok(Err(_)) => Err(Error::Lost("the task of the lanes")),
@@ -302,10 +303,9 @@ async fn stopped(plan: &Plan, running: &mut Running) -> Result<End, Error> {
 }
 
 /// What comes after the last write: true expiries, and no trace of the job.
-async fn end_well(plan: &Plan, mut driver: Driver) -> Result<(), Error> {
-    if plan.late_ms > 0 {
-        plan.status.set_phase(Phase::Settling);
-        settle::settle(&plan.target, plan.late_ms, &*plan.in_scope).await?;
-    }
-    Ok(driver.remove_records().await?)
+async fn end_well(plan: &Plan) -> Result<(), Error> {
+    let closing = Closing::of(plan);
+    closing.settle().await?;
+    closing.forget().await?;
+    Ok(())
 }

@@ -20,7 +20,6 @@ use crate::net::backoff::Backoff;
 use crate::net::conn::{Conn, Server};
 use crate::net::info::Info;
 use crate::offset::ReplOffset;
-use crate::resp::encode;
 use crate::resp::reply::Scanner;
 use crate::status::Status;
 
@@ -183,23 +182,6 @@ impl Driver {
             let key = record::key(&self.plan.identity.job, lane);
             conn.ask(&[&b"SET"[..], &key, text.as_bytes()]).await?;
         }
-        Ok(())
-    }
-
-    /// Removes the job's keys from the target.
-    ///
-    /// # Errors
-    /// When the target can't be reached or refuses.
-    pub async fn remove_records(&mut self) -> Result<(), Error> {
-        let mut conn = self.plan.server.connect().await?;
-        let mut del = Vec::new();
-        encode::array_header(&mut del, self.machine.lanes() + 1);
-        encode::bulk(&mut del, b"DEL");
-        for lane in 0..self.machine.lanes() {
-            encode::bulk(&mut del, &record::key(&self.plan.identity.job, lane));
-        }
-        conn.send(&del).await?;
-        conn.reply().await?;
         Ok(())
     }
 

@@ -3,6 +3,7 @@
 pub mod connect;
 pub mod driver;
 pub mod preflight;
+pub mod records;
 pub mod scan;
 pub mod settle;
 
@@ -36,6 +37,8 @@ pub enum Error {
     Elsewhere { address: String, words: String },
     #[error("target {address} did not answer for {seconds} s")]
     Silent { address: String, seconds: u64 },
+    #[error("what key {key:?} of the target says of a broken-off settling can't be read")]
+    BadMarker { key: String },
     #[error("target {address} lost what was written: {lost}")]
     Lost { address: String, lost: Lost },
 }
@@ -56,6 +59,7 @@ impl Error {
             | Error::NoDatabase { .. }
             | Error::Evicts { .. }
             | Error::Cluster { .. }
+            | Error::BadMarker { .. }
             | Error::Lost { .. } => false,
         }
     }
@@ -82,6 +86,7 @@ impl Error {
                 "raise `databases` in the target's configuration, or map the database with --db-map".into()
             }
             Error::Evicts { .. } => "CONFIG SET maxmemory-policy noeviction, or accept it: --allow-eviction".into(),
+            Error::BadMarker { .. } => "the keyferry that wrote it was another version: finish the job with that one".into(),
             Error::Cluster { .. }
             | Error::TwoServers { .. }
             | Error::OutOfStep { .. }

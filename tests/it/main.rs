@@ -6,6 +6,7 @@
 mod client;
 mod compare;
 mod load;
+mod proxy;
 mod server;
 mod tls;
 mod tool;
@@ -19,3 +20,4 @@ mod harness;
 mod links;
 mod mistakes;
 mod rules;
+mod settle;

@@ -71,6 +71,11 @@ pub async fn prepare(
     if !run_id.is_empty() && run_id == found.run_id {
         return Err(Error::SameServer { run_id: run_id.to_owned() });
     }
+    // From 4.0 on all servers of a replication chain have the same.
+    let replid = source_info.get("master_replid").unwrap_or_default();
+    if !replid.is_empty() && found.info.get("master_replid") == Some(replid) {
+        return Err(Error::SameHistory { replid: replid.to_owned() });
+    }
     tracing::info!(
         source = %source.address, target = %target.address, source_server = source_info.product(),
         target_server = found.info.product(), lanes = job.lanes.map_or(LANES_DEFAULT, usize::from), "connected"
@@ -139,7 +144,7 @@ pub async fn read_checkpoint(target: &Server, job: &str) -> Result<Checkpoint, E
 ///
 /// # Errors
 /// When the target can't be reached.
-pub async fn remove_records(target: &Server, id: &Identity) -> Result<(), Error> {
+pub async fn remove_records(target: &Server, id: &Identity) -> Result<u64, Error> {
     let mut conn = connect::side(target, id).await?;
     Ok(checkpoint::remove(&mut conn, &id.job).await?)
 }
@@ -172,7 +177,7 @@ pub async fn forget(job: &Job, status: &Status, owned: &mut Option<Arc<Owner>>) 
     if read_checkpoint(&target, &job.name).await? == Checkpoint::None {
         return Err(Error::NoSuchJob { job: job.name.clone() });
     }
-    remove_records(&target, &identity).await
+    remove_records(&target, &identity).await.map(|_| ())
 }
 
 /// Refuses to go on with records that mean something else.
@@ -222,7 +227,7 @@ async fn own(target: &Server, identity: &Identity, status: &Status, job: &Job) -
 }
 
 /// Tries again while the server isn't reachable or not ready, and says so.
-async fn retrying<T>(
+pub(super) async fn retrying<T>(
     status: &Status,
     place: &str,
     retry_for: Option<Duration>,
@@ -292,7 +297,7 @@ async fn make_ready(
     }
 }
 
-type InScope = Arc<dyn Fn(u32, &[u8]) -> bool + Send + Sync>;
+pub(super) type InScope = Arc<dyn Fn(u32, &[u8]) -> bool + Send + Sync>;
 
 /// Whether a key of a target database is one that the scope's source databases write.
 fn in_scope(job: &Job, scope: &Arc<Scope>) -> InScope {

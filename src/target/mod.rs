@@ -48,6 +48,8 @@ pub enum Error {
     Elsewhere { address: String, words: String },
     #[error("target {address} did not answer for {seconds} s")]
     Silent { address: String, seconds: u64 },
+    #[error("what key {key:?} of the target says of a broken-off settling can't be read")]
+    BadMarker { key: String },
     #[error("target {address} lost what was written: {lost}")]
     Lost { address: String, lost: Lost },
     #[error("target {address} fell back to offset {offset}, which is no longer buffered here")]
@@ -74,6 +76,7 @@ impl Error {
             | Error::NoDatabase { .. }
             | Error::Evicts { .. }
             | Error::Cluster { .. }
+            | Error::BadMarker { .. }
             | Error::Lost { .. }
             | Error::FellBack { .. }
             | Error::Record { .. } => false,
@@ -108,6 +111,7 @@ impl Error {
                 "raise `databases` in the target's configuration, or map the database with --db-map".into()
             }
             Error::Evicts { .. } => "CONFIG SET maxmemory-policy noeviction, or accept it: --allow-eviction".into(),
+            Error::BadMarker { .. } => "the keyferry that wrote it was another version: finish the job with that one".into(),
             Error::Record { .. } => {
                 "use the version of keyferry that wrote it, another --job, or --restart to copy again".into()
             }

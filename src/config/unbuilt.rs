@@ -126,6 +126,6 @@ mod tests {
         }
         let raw =
             toml::from_str("[target]\nexpiry_grace = '1h'\n[limits]\nspool = '1GiB'").unwrap();
-        assert_eq!(notes(&raw).len(), 2);
+        assert_eq!(notes(&raw).len(), 1);
     }
 }

@@ -142,7 +142,7 @@ struct Mover<'a> {
     conn: Conn,
     key: Vec<u8>,
     marker: Marker,
-    /// Whether fields have Redis' largest time.
+    /// Whether fields take any time; on Redis they have a largest one.
     valkey: bool,
     sure_multi: bool,
 }

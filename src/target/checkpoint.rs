@@ -1,6 +1,7 @@
 //! What an earlier run of a job has left in the target: its records and guards.
 
 use super::Error;
+use super::connect::Identity;
 use crate::delivery::guard::{self, Guards};
 use crate::delivery::record::{self, JobState, Phase, Record};
 use crate::delivery::unit::LANES_MAX;
@@ -150,17 +151,17 @@ pub async fn change_lanes(
     Ok(())
 }
 
-/// Removes every key of the job.
+/// Removes every key of the job but its lease, which is the owner's to give back.
 ///
 /// # Errors
 /// When the target can't be reached or refuses.
-pub async fn remove(conn: &mut Conn, job: &str) -> Result<(), Error> {
+pub async fn remove(conn: &mut Conn, id: &Identity) -> Result<(), Error> {
     let mut cursor = b"0".to_vec();
     conn.ask(&[b"SELECT".as_slice(), b"0"]).await?;
     loop {
-        let keys = conn.scan_matching(&mut cursor, &record::key_pattern(job)).await?;
-        for key in keys {
-            conn.ask(&[&b"DEL"[..], &key]).await?;
+        let keys = conn.scan_matching(&mut cursor, &record::key_pattern(&id.job)).await?;
+        for key in keys.iter().filter(|key| **key != id.lease_key()) {
+            conn.ask(&[&b"DEL"[..], key]).await?;
         }
         if cursor == b"0" {
             return Ok(());

@@ -86,7 +86,7 @@ pub async fn prepare(
     // From here on no former connection of the job can write: what its records say stays true.
     let owner = Arc::new(own(&target, &identity, &status, &job).await?);
     *owned = Some(Arc::clone(&owner));
-    let footer_version = preflight::footer_version(&target, &identity).await?;
+    let footer_version = ask_footer(&target, &identity, &status, &job).await?;
     let late_ms = i64::try_from(job.expiry_grace.as_millis()).unwrap_or(i64::MAX);
     let checkpoint = read_checkpoint(&target, &job.name).await?;
     if !job.restart {
@@ -146,7 +146,7 @@ pub async fn read_checkpoint(target: &Server, job: &str) -> Result<Checkpoint, E
 /// When the target can't be reached.
 pub async fn remove_records(target: &Server, id: &Identity) -> Result<u64, Error> {
     let mut conn = connect::side(target, id).await?;
-    Ok(checkpoint::remove(&mut conn, &id.job).await?)
+    Ok(checkpoint::remove(&mut conn, id).await?)
 }
 
 /// Goes over to the wanted number of lanes, if all stand at one offset.
@@ -216,6 +216,11 @@ async fn ask_source(source: &Server, status: &Status, retry_for: Option<Duration
 
 async fn ask_target(target: &Server, status: &Status, job: &Job) -> Result<preflight::Found, Error> {
     let ask = async || Ok(preflight::ask(target, job.allow_eviction).await?);
+    retrying(status, "target", job.retry_for, ask).await
+}
+
+async fn ask_footer(target: &Server, identity: &Identity, status: &Status, job: &Job) -> Result<u16, Error> {
+    let ask = async || Ok(preflight::footer_version(target, identity).await?);
     retrying(status, "target", job.retry_for, ask).await
 }
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::Error;
+use super::connect::Identity;
 use crate::delivery::guard::{self, Guards};
 use crate::delivery::record::{self, JobState, Phase, Record};
 use crate::delivery::unit::LANES_MAX;
@@ -152,19 +153,21 @@ pub async fn change_lanes(
     Ok(())
 }
 
-/// Removes every key of the job, all at once: a part of them would tell something else. Returns how many there were.
+/// Removes every key of the job but its lease, which is the owner's to give back; all at once: a part of them would tell
+/// something else. Returns how many there were.
 ///
 /// # Errors
 /// When the target can't be reached or refuses.
-pub async fn remove(conn: &mut Conn, job: &str) -> Result<u64, Error> {
+pub async fn remove(conn: &mut Conn, id: &Identity) -> Result<u64, Error> {
     let (mut cursor, mut names) = (b"0".to_vec(), BTreeSet::new());
     conn.ask(&[b"SELECT".as_slice(), b"0"]).await?;
     loop {
-        names.extend(conn.scan_matching(&mut cursor, &record::key_pattern(job)).await?);
+        names.extend(conn.scan_matching(&mut cursor, &record::key_pattern(&id.job)).await?);
         if cursor == b"0" {
             break;
         }
     }
+    names.remove(&id.lease_key());
     if names.is_empty() {
         return Ok(0);
     }

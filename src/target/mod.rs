@@ -13,6 +13,7 @@ pub mod settle;
 use std::sync::Arc;
 
 use crate::delivery::record;
+use crate::delivery::refusal::{Refusal, refusal};
 use crate::delivery::standalone::{Fault, Lost};
 use crate::net::conn;
 use crate::offset::ReplOffset;
@@ -123,6 +124,14 @@ impl Error {
             | Error::Silent { .. }
             | Error::Lost { .. } => return None,
         })
+    }
+}
+
+/// The error that `command` was answered with `words`; passing where what the words say passes, such as full memory.
+fn refused(conn: &conn::Conn, command: &[u8], words: String) -> Error {
+    match refusal(&words) {
+        Refusal::ForGood => conn.refused(command, words).into(),
+        Refusal::Passing | Refusal::Elsewhere => Error::Elsewhere { address: conn.address().to_owned(), words },
     }
 }
 

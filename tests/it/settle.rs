@@ -30,7 +30,7 @@ impl Job {
         let address = HostPort { host: "127.0.0.1".into(), port };
         Job {
             server: conn::Server { side: Side::Target, address, user: None, password: None, tls: None },
-            identity: Identity { job: "j".into(), token: format!("{:x}", fastrand::u64(..)), unfenced: false },
+            identity: Identity::new("j", false),
             in_scope: |_, key| !key.starts_with(b"foreign"),
             bytes_max: 64 << 20,
         }
@@ -47,11 +47,11 @@ impl Job {
     }
 
     fn settle(&self) -> Result<Settled, target::Error> {
-        block_on(settle(&self.plan(), 0))
+        block_on(settle(&self.plan()))
     }
 
     fn unsettle(&self) -> Result<bool, target::Error> {
-        block_on(unsettle(&self.plan(), 0))
+        block_on(unsettle(&self.plan()))
     }
 }
 
@@ -243,8 +243,8 @@ fn hundred_thousand_keys_under_random_kills_end_exact() {
                 attempt += 1;
                 let (plan, back) = (job.plan(), attempt % 7 == 0);
                 let done = match back {
-                    true => block_on(unsettle(&plan, attempt)).map(|_| ()),
-                    false => block_on(settle(&plan, attempt)).map(|_| ()),
+                    true => block_on(unsettle(&plan)).map(|_| ()),
+                    false => block_on(settle(&plan)).map(|_| ()),
                 };
                 failed += u32::from(done.is_err());
             }

@@ -102,9 +102,11 @@ impl Lane {
         self.recorded = Some(record.offset);
     }
 
-    /// A lane that follows and has nothing left to do has applied all that was routed.
+    /// A lane that follows and has nothing left to do has applied all that was routed. In a group it stays with the
+    /// others: their next flush may end before that.
     fn advance(&mut self, routed: ReplOffset, routed_db: u32) {
-        if self.following && !self.is_busy() && self.queue.is_empty() && routed > self.applied {
+        let idle = self.following && !self.is_busy() && self.queue.is_empty() && self.group.is_empty();
+        if idle && routed > self.applied {
             self.applied = routed;
             self.applied_db = routed_db;
         }
@@ -629,7 +631,7 @@ impl Standalone {
         // One text for all: no lane's count may seem to have fallen back.
         let counted = lanes.iter().filter(|l| *l == leader || rule!(self, joint_counts_pieces));
         flush.record.pieces = counted.filter_map(|l| self.lanes.get(l)).map(|l| l.pieces).max().unwrap_or(0);
-        for lane in lanes.iter() {
+        for lane in lanes.iter().filter(|_| lanes.len() > 1) {
             if let Some(lane) = self.lanes.get_mut(lane) {
                 lane.group = lanes;
             }

@@ -208,6 +208,19 @@ fn group_that_loses_a_lane_to_another_flows_apart() {
 }
 
 #[test]
+fn idle_lane_of_a_group_keeps_its_place_while_others_wait() {
+    let make = || {
+        let mut source = Source::empty(3);
+        source.together(0, &["k1", "k2"], &["INCR k1"]).one("INCR k2").nothing(0).nothing(0);
+        source.together(0, &["k2", "a"], &["INCR k2"]).nothing(0);
+        source
+    };
+    let rules = Rules { flush_commands_max: 1, ..Rules::default() };
+    const STEPS: [Op; 6] = [Op::Push(2), Op::Push(3), Op::Pump(1), Op::Push(1), Op::Tick(1), Op::Pump(2)];
+    assert_eq!(run(make(), rules, Around::default(), ops(&STEPS)), Ok(()));
+}
+
+#[test]
 fn command_cut_over_joined_lanes_is_whole_in_one_flush() {
     let stream = |s: &mut Source| chain(s.together(0, &["a", "b"], &["INCR a", "INCR b"]).list(0, "MSET", 2, &["a", "7", "b", "7"]));
     let rules = Rules { flush_commands_max: 3, ..Rules::default() };
@@ -226,7 +239,15 @@ fn task_broken_off_is_done_again() {
 #[test]
 fn task_done_holds_the_other_lanes_until_its_flush() {
     let stream = source(|s| chain(s.task(&["INCR b"])));
-    const STEPS: [Op; 5] = [Op::Push(1), Op::Send(0), Op::Tick(1), Op::Serve(1, ALL), Op::Restart];
+    const STEPS: [Op; 7] = [
+        Op::Push(1),
+        Op::Send(0),
+        Op::Tick(1),
+        Op::Send(0),
+        Op::Serve(0, ALL),
+        Op::Serve(1, ALL),
+        Op::Restart,
+    ];
     needs(stream, |rules, _| rules.task_holds = false, ops(&STEPS));
 }
 

@@ -39,6 +39,10 @@ fn any_scenario() -> impl Strategy<Value = Scenario> {
     })
 }
 
+thread_local! {
+    static TRYING: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+}
+
 fn run(scenario: &Scenario, rules: Rules, around: Around) -> Result<(), String> {
     let source = Source::new(scenario.lanes, &scenario.units, scenario.before);
     let rules = Rules { flush_commands_max: scenario.commands_max, ..rules };
@@ -54,7 +58,9 @@ fn run(scenario: &Scenario, rules: Rules, around: Around) -> Result<(), String> 
 
 /// The same, with a panic of the machine as a failure.
 fn run_caught(scenario: &Scenario, rules: Rules, around: Around) -> Result<(), String> {
+    TRYING.set(true);
     let caught = catch_unwind(AssertUnwindSafe(|| run(scenario, rules, around)));
+    TRYING.set(false);
     caught.unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().cloned();
         Err(text.or_else(|| panic.downcast_ref::<&str>().map(|s| (*s).to_owned())).unwrap_or_default())
@@ -95,6 +101,13 @@ fn number(name: &str, default: u64) -> u64 {
 
 #[test]
 fn delivery_under_an_adversary_ends_equal_to_the_source() {
+    // A panic of the machine is a failure like any other, told once at the end.
+    let hook = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |info| {
+        if !TRYING.get() {
+            hook(info);
+        }
+    }));
     let (first, cases) = (number("KEYFERRY_PROOF_SEED", 0), number("KEYFERRY_PROOF_CASES", 1500));
     for seed in first..first + cases {
         if let Some((scenario, why)) = try_seed(seed, Rules::default(), Around::default()) {
@@ -135,7 +148,6 @@ const REMOVALS: [Removal; 22] = [
 #[ignore = "tells which seeds break without a rule"]
 fn search_seeds_that_break_without_each_rule() {
     let cases = number("KEYFERRY_PROOF_CASES", 3000);
-    std::panic::set_hook(Box::new(|_| ()));
     for strict in [true, false] {
         for (name, remove) in REMOVALS {
             let (mut rules, mut around) = (Rules::default(), Around { strict, ..Around::default() });

@@ -225,7 +225,12 @@ async fn sessions(
         {
             begin = change_lanes(plan, begin, &mut generation, &mut backoff, signals.clone()).await?;
         }
-        match session::run(plan, begin, until, &mut generation, &mut backoff, signals.clone()).await? {
+        let before = plan.shard.applied();
+        let end = session::run(plan, begin, until, &mut generation, &mut backoff, signals.clone()).await?;
+        if plan.shard.applied() > before {
+            backoff.progress();
+        }
+        match end {
             session::End::CaughtUp => return Ok(Ending::Complete),
             session::End::Stopped => return Ok(Ending::Stopped),
             session::End::StoppedInCopy => return Ok(Ending::StoppedInCopy),

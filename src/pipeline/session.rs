@@ -12,7 +12,7 @@ use super::copy_keys::CopyKeys;
 use super::decode::{self, Parts, Snapshot};
 use super::feed::{Budget, Feed, Rewind};
 use super::learn::Learner;
-use super::prepare::{Plan, SourcesOf};
+use super::prepare::{Plan, SourcesOf, retrying};
 use super::receive::{self, Joined, Receive, Resume};
 use super::stream::Stream;
 use super::{Error, key_hash};
@@ -466,7 +466,8 @@ async fn caught_up(plan: &Plan, until: Until, mut applied: watch::Receiver<Optio
         return std::future::pending().await;
     }
     let mut side = Side::new(plan.source.clone());
-    let position = side.position().await.map_err(source::Error::from)?;
+    let ask = async || Ok(side.position().await.map_err(source::Error::from)?);
+    let position = retrying(&plan.status, "source", plan.job.retry_for, ask).await?;
     let whole = |at: &Option<ReplOffset>| at.is_some_and(|at| at >= position.offset);
     match applied.wait_for(whole).await {
         Ok(_) => Ok(()),

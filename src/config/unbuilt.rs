@@ -58,11 +58,6 @@ const REFUSED: &[Unbuilt] = &[
 
 /// Taken, but said aloud to have no effect yet.
 const WITHOUT_EFFECT: &[Unbuilt] = &[
-    Unbuilt {
-        what: "--on-error recopy",
-        asked: |raw| raw.on_error == Some(super::words::OnError::Recopy),
-        hint: "such commands are left out and counted, as with skip",
-    },
 ];
 
 /// # Errors

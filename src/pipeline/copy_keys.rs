@@ -4,9 +4,11 @@
 //! them already.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::runtime::Handle;
+use tokio::time::timeout;
 
 use super::feed::Feed;
 use crate::delivery::guard::Guards;
@@ -32,6 +34,9 @@ pub enum CopyError {
     Behind(ReplOffset),
     #[error("a payload of the source is damaged: {0}")]
     Damaged(#[from] crate::rdb::Error),
+    /// The stream doesn't come to the answer's offset in this session, which was told to end.
+    #[error("the stream has ended")]
+    Ended,
 }
 
 impl CopyError {
@@ -39,7 +44,7 @@ impl CopyError {
         match self {
             CopyError::Net(error) => error.is_passing(),
             CopyError::Behind(_) => true,
-            CopyError::NoOffsets | CopyError::Damaged(_) => false,
+            CopyError::NoOffsets | CopyError::Damaged(_) | CopyError::Ended => false,
         }
     }
 }
@@ -57,6 +62,7 @@ pub enum Guard {
 
 /// The side connection and the key guards.
 pub struct CopyKeys {
+    feed: Arc<Feed>,
     side: Side,
     runtime: Handle,
     retry_for: Option<Duration>,
@@ -70,8 +76,9 @@ pub struct CopyKeys {
 }
 
 impl CopyKeys {
-    pub fn new(side: Side, runtime: Handle, retry_for: Option<Duration>) -> Self {
+    pub fn new(feed: Arc<Feed>, side: Side, runtime: Handle, retry_for: Option<Duration>) -> Self {
         CopyKeys {
+            feed,
             side,
             runtime,
             retry_for,
@@ -150,15 +157,15 @@ impl CopyKeys {
     /// Returns when the stream has been received up to there: the answer is then one about this history.
     /// # Errors
     /// When the source can't be asked, or its stream doesn't come.
-    pub fn read(&mut self, feed: &Feed, keys: &[(u32, Vec<u8>)]) -> Result<(Vec<Found>, ReplOffset), CopyError> {
+    pub fn read(&mut self, keys: &[(u32, Vec<u8>)]) -> Result<(Vec<Found>, ReplOffset), CopyError> {
         let asked: Vec<(u32, &[u8])> = keys.iter().map(|(db, key)| (*db, &key[..])).collect();
         let until = Instant::now() + self.retry_for.unwrap_or(Duration::MAX / 4).max(STREAM_WAIT);
         loop {
-            let replid = feed.replid().ok_or(CopyError::NoOffsets)?;
+            let replid = self.feed.replid().ok_or(CopyError::NoOffsets)?;
             let (found, position) = self.retrying(async |side: &mut Side| side.read_keys(&asked).await)?;
-            let reached = feed.stream.wait_written(position.offset.0, STREAM_WAIT);
+            let reached = self.feed.stream.wait_written(position.offset.0, STREAM_WAIT);
             // Before 4.0 a server doesn't say; its history ends with its process, and with it this one.
-            let same = position.replid.is_none_or(|of| of == replid) && feed.replid() == Some(replid);
+            let same = position.replid.is_none_or(|of| of == replid) && self.feed.replid() == Some(replid);
             if reached && same {
                 self.until = self.until.max(position.offset);
                 self.keys.extend(keys.iter().map(|key| (key.clone(), position.offset)));
@@ -169,7 +176,7 @@ impl CopyKeys {
                 return Err(CopyError::Behind(position.offset));
             }
             tracing::debug!(offset = %position.offset, "a copied key's offset isn't of this history: asking again");
-            std::thread::sleep(ASK_AGAIN);
+            self.pause(ASK_AGAIN)?;
         }
     }
 
@@ -196,21 +203,41 @@ impl CopyKeys {
         Ok(info.keyspace().into_iter().map(|(db, _)| db).collect())
     }
 
-    /// Asks the source, again and again while it can't be reached.
+    /// Asks the source, again and again while it can't be reached and the session goes on.
     fn retrying<T>(
         &mut self,
         mut ask: impl AsyncFnMut(&mut Side) -> Result<T, conn::Error>,
     ) -> Result<T, CopyError> {
         let mut backoff = Backoff::new(self.retry_for);
         loop {
-            match self.runtime.block_on(ask(&mut self.side)) {
-                Ok(answer) => return Ok(answer),
-                Err(error) if !error.is_passing() => return Err(error.into()),
-                Err(error) => match backoff.failed(Instant::now()) {
-                    Some(wait) => std::thread::sleep(wait),
+            let (feed, side) = (Arc::clone(&self.feed), &mut self.side);
+            let asked = async {
+                tokio::select! {
+                    biased;
+                    answer = ask(side) => Some(answer),
+                    () = feed.ended() => None,
+                }
+            };
+            match self.runtime.block_on(asked) {
+                None => {
+                    // What it may still answer would be taken for the answer to the next question.
+                    self.side = Side::new(self.side.server().clone());
+                    return Err(CopyError::Ended);
+                }
+                Some(Ok(answer)) => return Ok(answer),
+                Some(Err(error)) if !error.is_passing() => return Err(error.into()),
+                Some(Err(error)) => match backoff.failed(Instant::now()) {
+                    Some(wait) => self.pause(wait)?,
                     None => return Err(error.into()),
                 },
             }
         }
+    }
+
+    /// # Errors
+    /// `Ended` if the session ends meanwhile.
+    fn pause(&self, wait: Duration) -> Result<(), CopyError> {
+        let ended = async { timeout(wait, self.feed.ended()).await.is_ok() };
+        if self.runtime.block_on(ended) { Err(CopyError::Ended) } else { Ok(()) }
     }
 }

@@ -272,11 +272,11 @@ fn parts(
     let runtime = tokio::runtime::Handle::current();
     let side = Side::new(plan.source.clone());
     Parts {
+        copy_keys: CopyKeys::new(Arc::clone(&feed), side, runtime.clone(), plan.job.retry_for),
         feed,
         scope: Arc::clone(&plan.scope),
         writer: plan.writer,
         caps: plan.caps,
-        copy_keys: CopyKeys::new(side, runtime.clone(), plan.job.retry_for),
         router: Router::new(lanes),
         batches,
         status: Arc::clone(&plan.status),

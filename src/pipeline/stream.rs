@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use super::copy_keys::Guard;
+use super::copy_keys::{CopyError, Guard};
 use super::decode::{BATCH_BYTES, Error, Parts, READ_BYTES, READ_WAIT, key_hash, send, type_of};
 use super::feed::Rewind;
 use super::learn::Answer;
@@ -143,7 +143,12 @@ impl<'a> Stream<'a> {
                 Read::End if self.parts.feed.close() => return self.hand_over(),
                 Read::End => {}
             }
-            self.parse()?;
+            match self.parse() {
+                // A unit that waits for a copy can't be made any more: it's left for the next session.
+                Err(Error::Copy(CopyError::Ended)) if self.parts.feed.close() => return self.hand_over(),
+                Err(Error::Copy(CopyError::Ended)) => continue,
+                parsed => parsed?,
+            }
             self.drop_guards();
             self.hand_over()?;
         }
@@ -566,7 +571,7 @@ impl<'a> Stream<'a> {
         if wanted.is_empty() {
             return Ok(());
         }
-        let (found, offset) = self.parts.copy_keys.read(&self.parts.feed, &wanted)?;
+        let (found, offset) = self.parts.copy_keys.read(&wanted)?;
         for ((db, key), found) in wanted.iter().zip(&found) {
             self.put(*db, key, found)?;
             self.store_guard(*db, key, offset);

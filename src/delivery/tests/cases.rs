@@ -4,8 +4,9 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use super::ops::{Op, REFUSALS};
 use super::source::Source;
-use super::world::{Around, Op, REFUSALS, World};
+use super::world::{Around, World};
 use crate::delivery::rules::Rules;
 
 const ALL: usize = usize::MAX;

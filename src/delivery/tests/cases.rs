@@ -238,6 +238,15 @@ fn task_broken_off_is_done_again() {
 }
 
 #[test]
+fn task_of_a_unit_refused_for_good_is_done_again_after_a_loss() {
+    let stream = source(|s| chain(s.one("INCR a").task(&["SET b 1"])));
+    // What is lost is the task, and the records know of nothing.
+    const STEPS: [Op; 6] =
+        [Op::Push(2), Op::Pump(1), Op::Refuse(0, REFUSALS[5]), Op::Send(0), Op::Pump(0), Op::RollBack(1)];
+    assert_eq!(run(stream(), Rules::default(), Around::default(), ops(&STEPS)), Ok(()));
+}
+
+#[test]
 fn task_done_holds_the_other_lanes_until_its_flush() {
     let stream = source(|s| chain(s.task(&["INCR b"])));
     const STEPS: [Op; 7] = [

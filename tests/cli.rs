@@ -314,8 +314,6 @@ fn options_without_effect_yet_are_taken_with_a_warning() {
         "sync",
         "redis://127.0.0.1:1",
         "redis://127.0.0.1:2",
-        "--expiry-grace",
-        "1h",
         "--spool",
         "1GiB",
         "--retry-for",
@@ -324,12 +322,6 @@ fn options_without_effect_yet_are_taken_with_a_warning() {
         "none",
     ]);
     assert_ne!(said.code, 2, "{}", said.err);
-    assert!(
-        said.err
-            .contains("warning: --expiry-grace has no effect yet"),
-        "{}",
-        said.err
-    );
     assert!(
         said.err
             .contains("warning: --spool and --spool-dir has no effect yet"),
@@ -505,4 +497,23 @@ fn example_job_files_are_valid() {
         assert_eq!(job.notes, Vec::<String>::new(), "{}", path.display());
     }
     assert!(count >= 3, "{count}");
+}
+
+#[test]
+fn finish_takes_the_job_as_sync_does_and_never_flushes() {
+    mistake(&["finish"], &["source", "hint: "]);
+    mistake(&["finish", "redis://a", "redis://b", "--lannes", "4"], &["--lanes"]);
+    let said = keyferry(&[
+        "finish",
+        "redis://127.0.0.1:1",
+        "redis://127.0.0.1:2",
+        "--flush-target",
+        "--source-gone",
+        "--retry-for",
+        "1ms",
+        "--progress",
+        "none",
+    ]);
+    // Not asked whether to flush, but told that the target isn't there.
+    assert_eq!(said.code, 5, "{}", said.err);
 }

@@ -6,6 +6,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 
 mod completions;
 mod exit;
+mod finish;
 mod logging;
 mod man;
 mod numbers;
@@ -34,6 +35,7 @@ struct CommandLine {
 #[derive(Debug, Subcommand)]
 enum Command {
     Sync(Box<sync::Arguments>),
+    Finish(Box<finish::Arguments>),
     Completions(completions::Arguments),
     Man(man::Arguments),
 }
@@ -44,6 +46,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> Exit {
     match CommandLine::try_parse_from(&arguments) {
         Ok(line) => match line.command {
             Command::Sync(arguments) => sync::run(*arguments),
+            Command::Finish(arguments) => finish::run(*arguments),
             Command::Completions(arguments) => completions::run(arguments),
             Command::Man(arguments) => man::run(arguments),
         },

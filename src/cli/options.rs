@@ -140,7 +140,7 @@ struct Writing {
     /// A command the target refuses for good: stop, skip or recopy [default: stop]
     #[arg(long, value_name = "WHAT", value_parser = word::<OnError>())]
     on_error: Option<OnError>,
-    /// How much later expiries are written while following (no effect yet) [default: 1h]
+    /// How much later expiries are written, until the end; 0 = exact [default: 1h]
     #[arg(long, value_name = "TIME")]
     expiry_grace: Option<Span>,
     /// Pause before the target's memory is so full: 90% (not yet) [default: off]

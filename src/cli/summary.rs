@@ -7,6 +7,9 @@ use crate::status::{Ending, Summary};
 
 /// What a job has done, and how to go on if it isn't complete.
 pub fn text(summary: &Summary) -> String {
+    if let Ending::Finished | Ending::Forgotten { .. } = summary.ending {
+        return finished(summary);
+    }
     let keys: u64 = summary.keys.values().sum();
     let mut lines = vec![headline(summary), format!("keys: {keys}")];
     lines.extend(key_lines(summary));
@@ -18,6 +21,7 @@ pub fn text(summary: &Summary) -> String {
     if summary.replies_unseen > 0 {
         lines.push(format!("replies unseen: {}", summary.replies_unseen));
     }
+    lines.extend(settled_line(summary));
     if !summary.errors.is_empty() {
         let kinds = summary.errors.iter().map(|(kind, n)| format!("{n} {kind}"));
         lines.push(format!("errors: {}", join(kinds)));
@@ -44,12 +48,37 @@ pub fn text(summary: &Summary) -> String {
     lines.join("\n") + "\n"
 }
 
+/// What `finish` has done.
+fn finished(summary: &Summary) -> String {
+    let mut lines = vec![headline(summary)];
+    match summary.ending {
+        Ending::Forgotten { late } if !late.is_zero() => lines.push(format!(
+            "expiries: stay as keyferry wrote them, {} late; only finish without --source-gone sets the true times",
+            numbers::duration(late)
+        )),
+        Ending::Forgotten { .. } => {}
+        _ => lines.extend(settled_line(summary).or(Some("settled: nothing that expires".to_owned()))),
+    }
+    lines.push(format!("duration: {}", numbers::duration(summary.elapsed)));
+    lines.join("\n") + "\n"
+}
+
+/// `settled: N keys, M hash fields`, where expiries were late.
+fn settled_line(summary: &Summary) -> Option<String> {
+    let (keys, fields) = (summary.keys_settled, summary.fields_settled);
+    (keys + fields > 0).then(|| format!("settled: {keys} keys and {fields} hash fields got their true expiry"))
+}
+
 fn headline(summary: &Summary) -> String {
     match summary.ending {
         Ending::Complete => format!("done: job {} is complete", summary.job),
         Ending::Stopped => format!("stopped: job {} was following", summary.job),
         Ending::StoppedInCopy => {
             format!("stopped: job {}, its copy is not complete", summary.job)
+        }
+        Ending::Finished => format!("done: job {} is finished, its records are removed", summary.job),
+        Ending::Forgotten { .. } => {
+            format!("done: the records of job {} are removed", summary.job)
         }
     }
 }
@@ -81,14 +110,16 @@ fn skipped_line(summary: &Summary) -> Option<String> {
     (all > 0).then(|| format!("skipped: {all} ({words})"))
 }
 
-/// Until a job goes on from its records, another run copies again: say so.
+/// How to take the job up again, and how to end it.
 fn how_to_go_on(summary: &Summary) -> Option<String> {
     match summary.ending {
-        Ending::Complete => None,
-        Ending::Stopped | Ending::StoppedInCopy => Some(
-            "to go on: run the same command with --existing replace; it copies everything again, then follows"
+        Ending::Complete | Ending::Finished | Ending::Forgotten { .. } => None,
+        Ending::Stopped => Some(
+            "to go on: run the same command; to end the job: keyferry finish with the same options, which also gives \
+             keys their true expiry (until then they expire --expiry-grace late)"
                 .to_owned(),
         ),
+        Ending::StoppedInCopy => Some("to go on: run the same command; it copies again".to_owned()),
     }
 }
 

@@ -8,7 +8,7 @@ use super::{Exit, logging, output, summary};
 use crate::config::valid::Job;
 use crate::filter::{self, Scope, ScopeSpec, TypeName};
 use crate::pipeline::{self, Severity};
-use crate::status::Status;
+use crate::status::{Status, Summary};
 
 const AFTER_HELP: &str = "\
 Options beat the job file, and the job file beats the environment. Sizes and times have units.
@@ -28,7 +28,19 @@ pub struct Arguments {
 }
 
 pub fn run(arguments: Arguments) -> Exit {
-    let job = match arguments.job.into_job() {
+    let may_start = |job: &Job| !job.flush_target || job.yes || confirm_flush(job);
+    run_job(arguments.job, may_start, pipeline::run)
+}
+
+/// Runs a job in the way that `start` does, from its options to its exit code.
+///
+/// `may_start` says so itself when it says no.
+pub(super) fn run_job(
+    options: JobOptions,
+    may_start: impl FnOnce(&Job) -> bool,
+    start: impl FnOnce(Job, Scope, Arc<Status>) -> Result<Summary, pipeline::Error>,
+) -> Exit {
+    let job = match options.into_job() {
         Ok(job) => job,
         Err(error) => {
             output::error(&error.to_string(), error.hint());
@@ -42,7 +54,7 @@ pub fn run(arguments: Arguments) -> Exit {
     for note in &job.notes {
         output::warning(note);
     }
-    if job.flush_target && !job.yes && !confirm_flush(&job) {
+    if !may_start(&job) {
         return Exit::Usage;
     }
     let scope = match scope(&job) {
@@ -54,7 +66,7 @@ pub fn run(arguments: Arguments) -> Exit {
     };
     let status = Arc::new(Status::new(&job.name));
     let display = Display::start(Arc::clone(&status), job.progress);
-    let result = pipeline::run(job, scope, status);
+    let result = start(job, scope, status);
     display.end();
     match result {
         Ok(done) => {

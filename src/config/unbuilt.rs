@@ -59,9 +59,9 @@ const REFUSED: &[Unbuilt] = &[
 /// Taken, but said aloud to have no effect yet.
 const WITHOUT_EFFECT: &[Unbuilt] = &[
     Unbuilt {
-        what: "--spool and --spool-dir",
-        asked: |raw| raw.limits.spool.is_some() || raw.limits.spool_dir.is_some(),
-        hint: "nothing is written to disk: the source waits when --memory is used up",
+        what: "--on-error recopy",
+        asked: |raw| raw.on_error == Some(super::words::OnError::Recopy),
+        hint: "such commands are left out and counted, as with skip",
     },
 ];
 
@@ -126,6 +126,6 @@ mod tests {
         }
         let raw =
             toml::from_str("[target]\nexpiry_grace = '1h'\n[limits]\nspool = '1GiB'").unwrap();
-        assert_eq!(notes(&raw).len(), 2);
+        assert_eq!(notes(&raw).len(), 1);
     }
 }

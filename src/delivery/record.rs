@@ -56,6 +56,11 @@ pub fn key(job: &str, lane: usize) -> Vec<u8> {
     format!("keyferry:{job}:lane:{lane}").into_bytes()
 }
 
+/// What the keys of all lanes' records begin with.
+pub fn lane_prefix(job: &str) -> Vec<u8> {
+    format!("keyferry:{job}:lane:").into_bytes()
+}
+
 /// The pattern all keys of a job match; job names hold no glob characters.
 pub fn key_pattern(job: &str) -> Vec<u8> {
     format!("keyferry:{job}:*").into_bytes()

@@ -5,6 +5,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use bytes::{Buf, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -79,8 +80,11 @@ impl Error {
 /// Answers of a server that is starting, busy or changing its role.
 fn is_passing_refusal(words: &str) -> bool {
     let code = words.split(' ').next().unwrap_or_default();
-    matches!(code, "LOADING" | "BUSY" | "MASTERDOWN" | "NOMASTERLINK" | "TRYAGAIN" | "CLUSTERDOWN")
-        || words.contains("max number of clients")
+    matches!(
+        code,
+        "LOADING" | "BUSY" | "MASTERDOWN" | "NOMASTERLINK" | "TRYAGAIN" | "CLUSTERDOWN" | "READONLY" | "OOM" | "MISCONF"
+            | "NOREPLICAS"
+    ) || words.contains("max number of clients")
 }
 
 /// Where one server is and how to get in.
@@ -121,7 +125,7 @@ impl Server {
                 Stream::Tls(Box::new(stream))
             }
         };
-        let mut conn = Conn { side: self.side, address: self.address.to_string(), stream, input: Vec::new() };
+        let mut conn = Conn { side: self.side, address: self.address.to_string(), stream, input: BytesMut::new() };
         if let Some(password) = &self.password {
             let mut auth: Vec<&[u8]> = vec![b"AUTH"];
             auth.extend(self.user.as_ref().map(String::as_bytes));
@@ -155,7 +159,7 @@ pub struct Conn {
     address: String,
     stream: Stream,
     /// Bytes received and not yet read as replies.
-    input: Vec<u8>,
+    input: BytesMut,
 }
 
 #[derive(Debug)]
@@ -242,7 +246,7 @@ impl Conn {
         loop {
             match Reply::parse(&self.input) {
                 Ok(Some((reply, len))) => {
-                    self.input.drain(..len);
+                    self.input.advance(len);
                     return Ok(reply);
                 }
                 Ok(None) => {}
@@ -275,7 +279,7 @@ impl Conn {
     pub async fn read(&mut self, buf: &mut [u8]) -> Result<usize, Error> {
         if !self.input.is_empty() {
             let n = self.input.len().min(buf.len());
-            for (to, from) in buf.iter_mut().zip(self.input.drain(..n)) {
+            for (to, from) in buf.iter_mut().zip(self.input.split_to(n)) {
                 *to = from;
             }
             return Ok(n);

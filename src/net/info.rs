@@ -63,8 +63,18 @@ impl Info {
 
     /// How many keys of a database expire.
     pub fn expires(&self, db: u32) -> u64 {
+        self.of_database(db, "expires=")
+    }
+
+    /// How many hashes of a database have fields that expire; 0 where servers have no such fields.
+    pub fn expiring_hashes(&self, db: u32) -> u64 {
+        // Redis since 7.4, Valkey since 9.0.
+        self.of_database(db, "subexpiry=").max(self.of_database(db, "keys_with_volatile_items="))
+    }
+
+    fn of_database(&self, db: u32, name: &str) -> u64 {
         let line = self.get(&format!("db{db}")).unwrap_or_default();
-        let field = line.split(',').find_map(|field| field.strip_prefix("expires="));
+        let field = line.split(',').find_map(|field| field.strip_prefix(name));
         field.and_then(|n| n.parse().ok()).unwrap_or(0)
     }
 }
@@ -83,5 +93,13 @@ mod tests {
         assert_eq!(info.product(), "valkey 9.1.2");
         assert_eq!(info.keyspace(), [(2, 3), (10, 7)]);
         assert_eq!((info.expires(2), info.expires(10), info.expires(0)), (1, 0, 0));
+    }
+
+    #[test]
+    fn expiring_hashes_are_told_by_redis_and_valkey() {
+        let info = Info::parse(
+            b"db0:keys=2,expires=0,avg_ttl=0,subexpiry=2\r\ndb1:keys=5,expires=1,avg_ttl=9,keys_with_volatile_items=4\r\ndb2:keys=1,expires=1\r\n",
+        );
+        assert_eq!([0, 1, 2, 3].map(|db| info.expiring_hashes(db)), [2, 4, 0, 0]);
     }
 }

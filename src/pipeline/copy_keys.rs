@@ -18,6 +18,9 @@ use crate::source::side::{Found, Side};
 /// How long the stream may take to reach the offset of an answer, before the source is asked again.
 const STREAM_WAIT: Duration = Duration::from_secs(10);
 
+/// How long to wait before the source is asked again: each question is written to an old source's stream.
+const ASK_AGAIN: Duration = Duration::from_millis(100);
+
 /// Why keys can't be copied.
 #[derive(Debug, thiserror::Error)]
 pub enum CopyError {
@@ -143,7 +146,9 @@ impl CopyKeys {
             let replid = feed.replid().ok_or(CopyError::NoOffsets)?;
             let (found, position) = self.retrying(async |side: &mut Side| side.read_keys(&asked).await)?;
             let reached = feed.stream.wait_written(position.offset.0, STREAM_WAIT);
-            if reached && position.replid == Some(replid) && feed.replid() == Some(replid) {
+            // Before 4.0 a server doesn't say; its history ends with its process, and with it this one.
+            let same = position.replid.is_none_or(|of| of == replid) && feed.replid() == Some(replid);
+            if reached && same {
                 self.until = self.until.max(position.offset);
                 self.keys.extend(keys.iter().map(|key| (key.clone(), position.offset)));
                 return Ok((found, position.offset));
@@ -152,6 +157,7 @@ impl CopyKeys {
                 return Err(CopyError::Behind(position.offset));
             }
             tracing::debug!(offset = %position.offset, "a copied key's offset isn't of this history: asking again");
+            std::thread::sleep(ASK_AGAIN);
         }
     }
 

@@ -8,6 +8,7 @@
 mod copy_keys;
 mod decode;
 mod feed;
+mod finish;
 mod learn;
 mod prepare;
 mod receive;
@@ -27,8 +28,8 @@ use crate::net::tls;
 use crate::status::{Ending, Phase, Status, Summary};
 use crate::target::checkpoint::Checkpoint;
 use crate::target::owner::Owner;
-use crate::target::settle;
 use crate::{source, target};
+use finish::Closing;
 use prepare::Plan;
 use session::{Begin, Until};
 
@@ -47,12 +48,16 @@ pub enum Error {
     Decode(#[from] decode::Error),
     #[error("source and target are the same server (run id {run_id})")]
     SameServer { run_id: String },
+    #[error("source and target replicate from each other (replid {replid})")]
+    SameHistory { replid: String },
     #[error("source {address} is a cluster, which keyferry can't copy from yet")]
     SourceCluster { address: String },
     #[error("the records of job {job} in the target are those of {other}")]
     OtherJob { job: String, other: &'static str },
     #[error("the target holds no records of job {job}")]
     NoSuchJob { job: String },
+    #[error("stopped before the job was finished")]
+    FinishStopped,
     #[error("stopped at once by a second signal: what was received last may not be applied")]
     Interrupted,
     #[error("the target did not take what was received within {seconds} s of the signal to stop")]
@@ -75,7 +80,7 @@ pub enum Severity {
 impl Error {
     pub fn severity(&self) -> Severity {
         match self {
-            Error::SameServer { .. } => Severity::Usage,
+            Error::SameServer { .. } | Error::SameHistory { .. } => Severity::Usage,
             Error::SourceCluster { .. } | Error::OtherJob { .. } => Severity::NoGo,
             Error::Source(source::Error::Journal(_)) | Error::Decode(decode::Error::Journal(_)) => Severity::Resumable,
             Error::Target(
@@ -89,7 +94,7 @@ impl Error {
             Error::Source(error) if error.is_passing() => Severity::Resumable,
             Error::Target(error) if error.is_passing() => Severity::Resumable,
             Error::Decode(error) if error.is_passing() => Severity::Resumable,
-            Error::NotDrained { .. } => Severity::Resumable,
+            Error::NotDrained { .. } | Error::FinishStopped => Severity::Resumable,
             Error::Tls(_)
             | Error::Source(_)
             | Error::Target(_)
@@ -109,6 +114,9 @@ impl Error {
             Error::Target(error) => error.hint(),
             Error::Decode(error) => error.hint(),
             Error::SameServer { .. } => Some("name two different servers".into()),
+            Error::SameHistory { .. } => {
+                Some("end the replication between them first: what is copied would come back as new writes".into())
+            }
             Error::OtherJob { .. } => Some(
                 "end that job with keyferry finish, give this one another --job, or copy again with --restart".into(),
             ),
@@ -116,6 +124,7 @@ impl Error {
                 Some("take the same source, target and --job that sync was started with".into())
             }
             Error::SourceCluster { .. } | Error::Interrupted | Error::Lost(_) | Error::Runtime(_) => None,
+            Error::FinishStopped => Some("the same command goes on from here, and so does sync".into()),
             Error::NotDrained { .. } => Some("look at the target, then start again".into()),
         }
     }
@@ -139,22 +148,23 @@ pub fn finish(job: Job, scope: Scope, status: Arc<Status>, source_gone: bool) ->
 
 fn block_on(work: impl Future<Output = Result<Summary, Error>>) -> Result<Summary, Error> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(async {
-        let result = work.await;
-        // Blocking work, such as a look-up of a name, isn't waited for.
-        result
-    })
+    runtime.block_on(work)
 }
 
 async fn run_job(job: Job, scope: Scope, status: Arc<Status>) -> Result<Summary, Error> {
     let signals = stop_on_signals()?;
     let mut owned = None;
     let work = async {
-        let (plan, checkpoint) = prepare::prepare(job, scope, Arc::clone(&status), &mut owned).await?;
+        let mut stop = signals.clone();
+        let (plan, checkpoint) = tokio::select! {
+            prepared = prepare::prepare(job, scope, Arc::clone(&status), &mut owned) => prepared?,
+            () = signalled(&mut stop, 1) => return Ok(status.summary(Ending::StoppedInCopy)),
+        };
+        Closing::of(&plan).unsettle().await?;
         let until = if plan.job.once { Until::CaughtUp } else { Until::Stopped };
         let end = sessions(&plan, checkpoint, until, signals.clone()).await?;
         if end == Ending::Complete {
-            end_well(&plan).await?;
+            end_well(&plan, signals.clone()).await?;
         }
         Ok(status.summary(end))
     };
@@ -168,18 +178,21 @@ async fn finish_job(mut job: Job, scope: Scope, status: Arc<Status>, source_gone
     let mut owned = None;
     let work = async {
         if source_gone {
-            return prepare::forget(&job, &status, &mut owned).await.map(|()| status.summary(Ending::Complete));
+            prepare::forget(&job, &status, &mut owned).await?;
+            return Ok(status.summary(Ending::Forgotten { late: job.expiry_grace }));
         }
         job.restart = false;
         let (plan, checkpoint) = prepare::prepare(job, scope, Arc::clone(&status), &mut owned).await?;
         if checkpoint == Checkpoint::None {
             return Err(Error::NoSuchJob { job: plan.job.name.clone() });
         }
+        Closing::of(&plan).unsettle().await?;
         let end = sessions(&plan, checkpoint, Until::CaughtUp, signals.clone()).await?;
         if end == Ending::Complete {
-            end_well(&plan).await?;
+            end_well(&plan, signals.clone()).await?;
+            return Ok(status.summary(Ending::Finished));
         }
-        Ok(status.summary(end))
+        Err(Error::FinishStopped)
     };
     let result = interruptible(work, &status, signals.clone()).await;
     release(owned, &result).await;
@@ -251,13 +264,18 @@ async fn change_lanes(
     from_records(plan).await
 }
 
-/// What comes after the last write: true expiries, and no trace of the job.
-async fn end_well(plan: &Plan) -> Result<(), Error> {
-    if plan.late_ms > 0 {
-        plan.status.set_phase(Phase::Settling);
-        settle::settle(&plan.target, &plan.identity, plan.late_ms, &*plan.in_scope).await?;
+/// What comes after the last write: true expiries, and no trace of the job. A signal breaks it off, for another run.
+async fn end_well(plan: &Plan, mut signals: watch::Receiver<u32>) -> Result<(), Error> {
+    let closing = Closing::of(plan);
+    let close = async {
+        closing.settle().await?;
+        closing.forget().await.map(|_| ())
+    };
+    tokio::select! {
+        closed = close => closed,
+        () = signalled(&mut signals, 1) => Err(Error::FinishStopped),
+        lost = plan.owner.lost() => Err(lost.into()),
     }
-    prepare::remove_records(&plan.target, &plan.identity).await
 }
 
 /// Ends `work` at once when a second signal comes.
@@ -268,7 +286,7 @@ async fn interruptible(
 ) -> Result<Summary, Error> {
     let result = tokio::select! {
         result = work => result,
-        _ = signals.wait_for(|signals| *signals > 1) => Err(Error::Interrupted),
+        () = signalled(&mut signals, 2) => Err(Error::Interrupted),
     };
     status.set_phase(Phase::Stopped);
     result
@@ -280,6 +298,13 @@ async fn release(owned: Option<Arc<Owner>>, result: &Result<Summary, Error>) {
         && !matches!(result, Err(Error::Interrupted))
     {
         owner.release().await;
+    }
+}
+
+/// Waits for so many signals. Lets go of what it looked at: the next signal must be able to be counted.
+async fn signalled(signals: &mut watch::Receiver<u32>, count: u32) {
+    if signals.wait_for(|n| *n >= count).await.is_err() {
+        std::future::pending().await
     }
 }
 

@@ -71,6 +71,11 @@ pub async fn prepare(
     if !run_id.is_empty() && run_id == found.run_id {
         return Err(Error::SameServer { run_id: run_id.to_owned() });
     }
+    // From 4.0 on all servers of a replication chain have the same.
+    let replid = source_info.get("master_replid").unwrap_or_default();
+    if !replid.is_empty() && found.info.get("master_replid") == Some(replid) {
+        return Err(Error::SameHistory { replid: replid.to_owned() });
+    }
     tracing::info!(
         source = %source.address, target = %target.address, source_server = source_info.product(),
         target_server = found.info.product(), lanes = job.lanes.map_or(LANES_DEFAULT, usize::from), "connected"
@@ -81,7 +86,7 @@ pub async fn prepare(
     // From here on no former connection of the job can write: what its records say stays true.
     let owner = Arc::new(own(&target, &identity, &status, &job).await?);
     *owned = Some(Arc::clone(&owner));
-    let footer_version = preflight::footer_version(&target, &identity).await?;
+    let footer_version = ask_footer(&target, &identity, &status, &job).await?;
     let late_ms = i64::try_from(job.expiry_grace.as_millis()).unwrap_or(i64::MAX);
     let checkpoint = read_checkpoint(&target, &job.name).await?;
     if !job.restart {
@@ -139,9 +144,9 @@ pub async fn read_checkpoint(target: &Server, job: &str) -> Result<Checkpoint, E
 ///
 /// # Errors
 /// When the target can't be reached.
-pub async fn remove_records(target: &Server, id: &Identity) -> Result<(), Error> {
+pub async fn remove_records(target: &Server, id: &Identity) -> Result<u64, Error> {
     let mut conn = connect::side(target, id).await?;
-    Ok(checkpoint::remove(&mut conn, &id.job).await?)
+    Ok(checkpoint::remove(&mut conn, id).await?)
 }
 
 /// Goes over to the wanted number of lanes, if all stand at one offset.
@@ -172,7 +177,7 @@ pub async fn forget(job: &Job, status: &Status, owned: &mut Option<Arc<Owner>>) 
     if read_checkpoint(&target, &job.name).await? == Checkpoint::None {
         return Err(Error::NoSuchJob { job: job.name.clone() });
     }
-    remove_records(&target, &identity).await
+    remove_records(&target, &identity).await.map(|_| ())
 }
 
 /// Refuses to go on with records that mean something else.
@@ -214,6 +219,11 @@ async fn ask_target(target: &Server, status: &Status, job: &Job) -> Result<prefl
     retrying(status, "target", job.retry_for, ask).await
 }
 
+async fn ask_footer(target: &Server, identity: &Identity, status: &Status, job: &Job) -> Result<u16, Error> {
+    let ask = async || Ok(preflight::footer_version(target, identity).await?);
+    retrying(status, "target", job.retry_for, ask).await
+}
+
 /// Takes the job's lease; from here on nobody else writes for the job.
 async fn own(target: &Server, identity: &Identity, status: &Status, job: &Job) -> Result<Owner, Error> {
     let mut takeover = job.takeover;
@@ -222,7 +232,7 @@ async fn own(target: &Server, identity: &Identity, status: &Status, job: &Job) -
 }
 
 /// Tries again while the server isn't reachable or not ready, and says so.
-async fn retrying<T>(
+pub(super) async fn retrying<T>(
     status: &Status,
     place: &str,
     retry_for: Option<Duration>,
@@ -292,7 +302,7 @@ async fn make_ready(
     }
 }
 
-type InScope = Arc<dyn Fn(u32, &[u8]) -> bool + Send + Sync>;
+pub(super) type InScope = Arc<dyn Fn(u32, &[u8]) -> bool + Send + Sync>;
 
 /// Whether a key of a target database is one that the scope's source databases write.
 fn in_scope(job: &Job, scope: &Arc<Scope>) -> InScope {

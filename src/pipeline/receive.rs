@@ -159,12 +159,18 @@ pub struct Receive {
     pub full: AtomicBool,
 }
 
+/// Waits to be told to stop.
+async fn stopped(stop: &mut watch::Receiver<bool>) {
+    // The session that would tell is gone: that is told, too.
+    let _ = stop.wait_for(|stop| *stop).await;
+}
+
 impl Receive {
     /// Receives until told to stop; the journals are ended then, whatever the reason.
     pub async fn run(self, link: Link, mut stop: watch::Receiver<bool>) -> End {
         let end = tokio::select! {
             end = self.receive(link) => end,
-            _ = stop.wait_for(|stop| *stop) => End::Stopped,
+            () = stopped(&mut stop) => End::Stopped,
         };
         self.feed.end();
         end

@@ -104,7 +104,7 @@ pub async fn run(
     let stopped_before = if matches!(begin, Begin::Resume(_)) { End::Stopped } else { End::StoppedInCopy };
     let ground = tokio::select! {
         ground = ground(plan, begin, generation, backoff) => ground?,
-        _ = signals.wait_for(|n| *n > 0) => return Ok(stopped_before),
+        () = super::signalled(&mut signals, 1) => return Ok(stopped_before),
         lost = plan.owner.lost() => return Err(lost.into()),
     };
     let in_copy = ground.following.is_none();
@@ -369,12 +369,17 @@ async fn watch_over(
                 }
             }
             decoded = &mut running.decode => return decode_ended(plan, running, decoded, backoff).await,
-            done = &mut running.driver => return driver_ended(done),
+            done = &mut running.driver => {
+                // The lanes end well when the decode thread has: then it says why.
+                let Ok(Ok(())) = done else { return driver_ended(done) };
+                let decoded = (&mut running.decode).await;
+                return decode_ended(plan, running, decoded, backoff).await;
+            }
             reached = &mut caught_up => {
                 reached?;
                 return drained(running, End::CaughtUp).await;
             }
-            _ = signals.wait_for(|n| *n > 0) => return stopped(running, in_copy).await,
+            () = super::signalled(&mut signals, 1) => return stopped(running, in_copy).await,
             lost = plan.owner.lost() => return Err(lost.into()),
         }
     }

@@ -118,6 +118,10 @@ impl<'a> Stream<'a> {
             }
             self.window.drain(..self.at);
             self.at = 0;
+            // One large command is no reason to hold its size for good.
+            if self.window.capacity() > WINDOW_BYTES_MAX && self.window.len() < READ_BYTES {
+                self.window.shrink_to(2 * READ_BYTES);
+            }
             let journal = &self.parts.feed.stream;
             match journal.read(read, &mut self.window, READ_BYTES, READ_WAIT)? {
                 Read::Bytes(n) => read += n as u64,
@@ -186,20 +190,17 @@ impl<'a> Stream<'a> {
 
     /// Takes the next command of the stream.
     fn take(&mut self, args: Args<'_>) -> Result<(), Error> {
-        let learnt;
-        let spec = match commands::lookup(args) {
-            Some(spec) => spec,
-            None if args.is_empty() => return Ok(()),
+        match commands::lookup(args) {
+            Some(spec) if spec.shape == Shape::Infrastructure => self.infrastructure(Command { args, spec })?,
+            Some(spec) if self.take_fast(Command { args, spec }) => {}
+            Some(spec) => self.unit_command(Command { args, spec })?,
+            None if args.is_empty() => {}
+            None if !self.parts.scope.command_in(args) => self.filtered += 1,
             None => {
-                learnt = self.learn(args)?;
-                &learnt
+                if let Some(spec) = self.learn(args)? {
+                    self.unit_command(Command { args, spec: &spec })?;
+                }
             }
-        };
-        let command = Command { args, spec };
-        if spec.shape == Shape::Infrastructure {
-            self.infrastructure(command)?;
-        } else if !self.take_fast(command) {
-            self.unit_command(command)?;
         }
         if !self.in_transaction {
             if !self.unit.is_empty() {
@@ -257,11 +258,16 @@ impl<'a> Stream<'a> {
         Ok(())
     }
 
-    fn learn(&mut self, args: Args<'_>) -> Result<Spec, Error> {
+    /// The row of a command that the table lacks; `None` if it is left out.
+    fn learn(&mut self, args: Args<'_>) -> Result<Option<Spec>, Error> {
         let command = || String::from_utf8_lossy(args.get(0).unwrap_or_default()).to_ascii_uppercase();
         let (db, offset) = (self.db, self.offset);
         match self.parts.learner.spec(args).map_err(Error::Target)? {
-            Answer::Known(spec) => Ok(spec),
+            Answer::Known(spec) => Ok(Some(spec)),
+            Answer::Unknown | Answer::Opaque(_) if self.parts.skip_faults => {
+                self.skip(&command());
+                Ok(None)
+            }
             Answer::Unknown => Err(Error::UnknownCommand { command: command(), db, offset }),
             Answer::Opaque(error) => Err(Error::Learnt { command: command(), db, offset, error }),
         }
@@ -326,15 +332,29 @@ impl<'a> Stream<'a> {
                 let keys = self.written_keys(command)?;
                 self.copy(&keys)
             }
-            Rewrite::CannotSend if self.parts.skip_faults => self.skip(command.spec),
+            Rewrite::CannotSend if self.parts.skip_faults => {
+                self.skip(&command.spec.name);
+                Ok(())
+            }
             Rewrite::CannotSend => Err(self.cannot_send(command.spec)),
         }
     }
 
-    fn skip(&mut self, spec: &Spec) -> Result<(), Error> {
+    fn skip(&mut self, command: &str) {
         self.parts.status.error("command");
         self.parts.status.commands_skipped.add(1);
-        tracing::warn!(command = %spec.name, offset = %self.offset, "left out: the target has nothing like it");
+        tracing::warn!(command, offset = %self.offset, "left out: the target has nothing like it");
+    }
+
+    /// Says that a value of the source can't be written; only `--on-error skip` goes on without it.
+    fn cannot_put(&mut self, db: u32, key: &[u8], error: super::value::Error) -> Result<(), Error> {
+        let key = crate::target::escape_key(key);
+        if !self.parts.skip_faults {
+            return Err(Error::Value { db, key, error });
+        }
+        self.parts.status.error("value");
+        self.parts.status.commands_skipped.add(1);
+        tracing::warn!(db, key, offset = %self.offset, error = %error, "left out: the target can't hold it");
         Ok(())
     }
 
@@ -399,10 +419,6 @@ impl<'a> Stream<'a> {
         let mut lanes = LaneSet::default();
         for at in keys.iter() {
             let key = args.get(at.index).unwrap_or_default();
-            if is_own_key(key) {
-                self.filtered += 1;
-                return Ok(());
-            }
             lanes = lanes.with(LaneSet::one(self.parts.router.lane_of(key)));
         }
         if self.is_stopped_by_guard(command, keys)? {
@@ -438,7 +454,8 @@ impl<'a> Stream<'a> {
     /// left alone or copied.
     fn is_stopped_by_guard(&mut self, command: Command<'_>, keys: &SmallKeys) -> Result<bool, Error> {
         let guarded = self.parts.copy_keys.guards(self.offset);
-        if !guarded && self.parts.kept.is_none() {
+        let own = |at: KeyAt| command.args.get(at.index).is_some_and(is_own_key);
+        if !guarded && self.parts.kept.is_none() && !keys.iter().any(own) {
             return Ok(false);
         }
         let all: Vec<(CopyKey, bool)> =
@@ -460,15 +477,16 @@ impl<'a> Stream<'a> {
                 return self.place_cut(&part).map(|()| true);
             }
         }
-        let written: Vec<(CopyKey, bool)> = all.into_iter().filter(|(_, writes)| *writes).collect();
-        let copies = match written.len() {
+        let copies = match all.len() {
             // A unit on one key that stands behind it is in the key already.
-            1 => self.to_copy(written),
-            _ => written.into_iter().map(|(key, _)| key).filter(|key| !self.is_kept(key)).collect(),
+            1 => self.to_copy(all),
+            // What one of several keys holds isn't what the command found: its result is copied.
+            _ => {
+                let written = all.into_iter().filter(|(_, writes)| *writes).map(|(key, _)| key);
+                written.filter(|key| !self.is_kept(key)).collect()
+            }
         };
-        if copies.is_empty() {
-            self.filtered += u64::from(self.parts.kept.is_some());
-        }
+        self.filtered += u64::from(copies.is_empty() && !guarded);
         self.copy(&copies)?;
         Ok(true)
     }
@@ -494,7 +512,11 @@ impl<'a> Stream<'a> {
         CopyKey { db: at.db.unwrap_or(self.db), key }
     }
 
+    /// True for a key of the target that stays as it is: one that `--existing keep` found there, or keyferry's own.
     fn is_kept(&self, key: &CopyKey) -> bool {
+        if is_own_key(&key.key) {
+            return true;
+        }
         let db = self.parts.scope.target_database(key.db);
         self.parts.kept.as_ref().is_some_and(|kept| kept.contains(&key_hash(db, &key.key)))
     }
@@ -510,7 +532,7 @@ impl<'a> Stream<'a> {
     fn copy(&mut self, keys: &[CopyKey]) -> Result<(), Error> {
         let wanted: Vec<(u32, Vec<u8>)> = keys
             .iter()
-            .filter(|key| !self.is_kept(key) && !is_own_key(&key.key))
+            .filter(|key| !self.is_kept(key))
             .map(|key| (key.db, key.key.clone()))
             .collect();
         if wanted.is_empty() {
@@ -551,7 +573,7 @@ impl<'a> Stream<'a> {
         let attributes = Attributes { expires_at_ms: writer.late(found.expires_at_ms), ..Attributes::default() };
         let unit = &mut self.unit;
         let put = writer.replace(key, &value.value, value.meta, &attributes, |raw| unit.command(db, lanes, raw));
-        put.map_err(|error| Error::Value { db: source_db, key: crate::target::escape_key(key), error })
+        put.or_else(|error| self.cannot_put(source_db, key, error))
     }
 
     /// Adds a RESTORE of the stream, with a payload that the target takes.
@@ -562,7 +584,7 @@ impl<'a> Stream<'a> {
         commands::keys(lookup_own(as_del.args()), as_del.args(), &mut self.keys).map_err(|e| self.bad(e))?;
         let keys = std::mem::take(&mut self.keys);
         let del = Command { args: as_del.args(), spec: lookup_own(as_del.args()) };
-        let stopped = is_own_key(key) || self.is_stopped_by_guard(del, &keys)?;
+        let stopped = self.is_stopped_by_guard(del, &keys)?;
         self.keys = keys;
         if stopped {
             return Ok(());
@@ -578,14 +600,18 @@ impl<'a> Stream<'a> {
         let writer = self.parts.writer;
         let unit = &mut self.unit;
         let put = writer.replace(key, &value.value, value.meta, &attributes, |raw| unit.command(db, lanes, raw));
-        put.map_err(|error| Error::Value { db: self.db, key: crate::target::escape_key(key), error })
+        put.or_else(|error| self.cannot_put(self.db, key, error))
     }
 
     fn restore_functions(&mut self, command: Command<'_>, payload: usize, policy: &str) -> Result<(), Error> {
         let payload = command.args.get(payload).unwrap_or_default();
         let restamped = self.parts.writer.restorer().restamp_functions(payload, true);
         let Some(payload) = restamped.map_err(super::copy_keys::CopyError::Damaged)? else {
-            return if self.parts.skip_faults { self.skip(command.spec) } else { Err(self.cannot_send(command.spec)) };
+            if !self.parts.skip_faults {
+                return Err(self.cannot_send(command.spec));
+            }
+            self.skip(&command.spec.name);
+            return Ok(());
         };
         let mut raw = Vec::new();
         encode::command(&mut raw, &[&b"FUNCTION"[..], b"RESTORE", &payload, policy.as_bytes()]);
@@ -712,6 +738,9 @@ impl<'a> Stream<'a> {
         Error::CannotSend { command: spec.name.to_string(), db: self.db, offset: self.offset }
     }
 }
+
+/// A larger window is given back when it isn't needed any more.
+const WINDOW_BYTES_MAX: usize = 8 * READ_BYTES;
 
 /// Keys read from the source in one transaction: it stands still for them.
 const COPY_KEYS_MAX: usize = 64;

@@ -39,11 +39,12 @@ pub struct Attributes {
 
 impl ValueWriter {
     /// `info`: what the target says of itself; `footer_version`: that of its own DUMP payloads; `late_ms`: how much
-    /// later than on the source keys expire.
+    /// later than on the source keys and fields of hashes expire.
     pub fn new(info: &Info, footer_version: u16, late_ms: i64) -> Self {
         let project = if info.is_valkey() { Project::Valkey } else { Project::Redis };
         let version = info.version();
-        ValueWriter { project, version, restorer: Restorer::new(project, version, footer_version), late_ms }
+        let restorer = Restorer::new(project, version, footer_version).with_fields_late(late_ms);
+        ValueWriter { project, version, restorer, late_ms }
     }
 
     pub fn restorer(&self) -> &Restorer {
@@ -51,7 +52,7 @@ impl ValueWriter {
     }
 
     fn caps(&self) -> rdb::TargetCaps {
-        rdb::TargetCaps::new(self.project, self.version)
+        rdb::TargetCaps { fields_late_ms: self.late_ms, ..rdb::TargetCaps::new(self.project, self.version) }
     }
 
     /// Adds a copied key to what `lane` gets, by the cheapest command that carries it whole.

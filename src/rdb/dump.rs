@@ -2,10 +2,13 @@
 //!
 //! `payload := [KEY_META] type value footer`, `footer := version u16le, crc64 u64le`.
 
+mod field_expiry;
 mod stream_patch;
 mod template;
 
 use std::borrow::Cow;
+
+pub(in crate::rdb) use field_expiry::late as late_field;
 
 use super::crc::crc64;
 use super::decoder::{Limits, RawValue};
@@ -141,6 +144,7 @@ pub struct Restorer {
     version: Version,
     footer_version: u16,
     has_modules: bool,
+    fields_late_ms: i64,
 }
 
 impl Restorer {
@@ -151,6 +155,7 @@ impl Restorer {
             version,
             footer_version,
             has_modules: false,
+            fields_late_ms: 0,
         }
     }
 
@@ -159,6 +164,14 @@ impl Restorer {
     pub fn with_modules(self) -> Self {
         Restorer {
             has_modules: true,
+            ..self
+        }
+    }
+
+    /// Lets the fields of hashes that expire do so this much later than they do where the value comes from.
+    pub fn with_fields_late(self, ms: i64) -> Self {
+        Restorer {
+            fields_late_ms: ms,
             ..self
         }
     }
@@ -191,7 +204,7 @@ impl Restorer {
     ///
     /// # Errors
     /// Faults of values that must be looked into: all for Redis below 6.2, which would exit on them; template hashes for
-    /// targets before 8.10; streams for those since 8.8.
+    /// targets before 8.10; streams for those since 8.8; hashes whose fields are to expire later.
     pub fn payload<'a>(
         &self,
         raw: &RawValue<'a>,
@@ -221,6 +234,11 @@ impl Restorer {
                     stream_patch::clamp_entries_read(raw)?,
                 )
             }
+            value_type if self.fields_late_ms != 0 && field_expiry::has_times(value_type) => (
+                value_type,
+                &[][..],
+                field_expiry::shift(raw, self.fields_late_ms)?,
+            ),
             value_type => (value_type, &[][..], Cow::Borrowed(raw.bytes)),
         };
         Ok(Some(Payload {

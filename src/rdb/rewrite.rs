@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 
 use self::command::{Command, Out, number};
 use self::stream::StreamWriter;
+use super::dump::late_field;
 use super::opcode::{Project, Version};
 use super::value::{HashField, Piece, Value, ZsetMember};
 
@@ -32,6 +33,8 @@ pub struct TargetCaps {
     /// Leave out what can't be expressed rather than fail: field expiry, ownerless pending entries, idempotence records.
     /// A type that is missing altogether is an error all the same.
     pub accept_loss: bool,
+    /// How much later than in the value fields of hashes are to expire.
+    pub fields_late_ms: i64,
 }
 
 impl TargetCaps {
@@ -40,6 +43,7 @@ impl TargetCaps {
             project,
             version,
             accept_loss: false,
+            fields_late_ms: 0,
         }
     }
 
@@ -145,7 +149,7 @@ fn field_expiry(field: &HashField, target: &TargetCaps) -> Result<Option<i64>, U
         None => return Ok(None),
         Some(_) if !target.expires_fields() => Unsupported::FieldExpiry,
         Some(ms) if ms >= FIELD_EXPIRY_END => Unsupported::FieldExpiryTooLate(ms),
-        Some(ms) => return Ok(Some(ms)),
+        Some(ms) => return Ok(Some(late_field(ms, target.fields_late_ms, target.project))),
     };
     if target.accept_loss {
         Ok(None)

@@ -119,6 +119,9 @@ pub struct Status {
     pub bytes_to_target: Counter,
     /// Units that were applied, but whose replies were lost with a connection.
     pub replies_unseen: Counter,
+    /// Keys, and fields of hashes, whose expiry was late and is true now.
+    pub keys_settled: Counter,
+    pub fields_settled: Counter,
     pub spool_bytes: Counter,
     pub lanes: Counter,
     tally: Mutex<Tally>,
@@ -154,6 +157,8 @@ impl Status {
             commands_skipped: Counter::default(),
             bytes_to_target: Counter::default(),
             replies_unseen: Counter::default(),
+            keys_settled: Counter::default(),
+            fields_settled: Counter::default(),
             spool_bytes: Counter::default(),
             lanes: Counter::default(),
             tally: Mutex::default(),
@@ -315,6 +320,8 @@ impl Status {
             commands_skipped: self.commands_skipped.get(),
             bytes_to_target: self.bytes_to_target.get(),
             replies_unseen: self.replies_unseen.get(),
+            keys_settled: self.keys_settled.get(),
+            fields_settled: self.fields_settled.get(),
             errors: lock(&self.errors).clone(),
             elapsed: self.started.elapsed(),
             offset: offset.filter(|offset| *offset > ReplOffset(0)),

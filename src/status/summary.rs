@@ -14,6 +14,10 @@ pub enum Ending {
     Stopped,
     /// Stopped by a signal before the copy was whole.
     StoppedInCopy,
+    /// `finish`: true expiries, no records.
+    Finished,
+    /// `finish --source-gone`: no records, but expiries stay so late.
+    Forgotten { late: Duration },
 }
 
 /// What a job has done.
@@ -31,6 +35,9 @@ pub struct Summary {
     pub commands_skipped: u64,
     pub bytes_to_target: u64,
     pub replies_unseen: u64,
+    /// Keys, and fields of hashes, whose expiry was late and is true now.
+    pub keys_settled: u64,
+    pub fields_settled: u64,
     pub errors: BTreeMap<String, u64>,
     pub elapsed: Duration,
     /// The source's offset up to which the target has everything.

@@ -1,6 +1,9 @@
 //! What an earlier run of a job has left in the target: its records and guards.
 
+use std::collections::BTreeSet;
+
 use super::Error;
+use super::connect::Identity;
 use crate::delivery::guard::{self, Guards};
 use crate::delivery::record::{self, JobState, Phase, Record};
 use crate::delivery::unit::LANES_MAX;
@@ -150,20 +153,24 @@ pub async fn change_lanes(
     Ok(())
 }
 
-/// Removes every key of the job.
+/// Removes every key of the job but its lease, which is the owner's to give back; all at once: a part of them would tell
+/// something else. Returns how many there were.
 ///
 /// # Errors
 /// When the target can't be reached or refuses.
-pub async fn remove(conn: &mut Conn, job: &str) -> Result<(), Error> {
-    let mut cursor = b"0".to_vec();
+pub async fn remove(conn: &mut Conn, id: &Identity) -> Result<u64, Error> {
+    let (mut cursor, mut names) = (b"0".to_vec(), BTreeSet::new());
     conn.ask(&[b"SELECT".as_slice(), b"0"]).await?;
     loop {
-        let keys = conn.scan_matching(&mut cursor, &record::key_pattern(job)).await?;
-        for key in keys {
-            conn.ask(&[&b"DEL"[..], &key]).await?;
-        }
+        names.extend(conn.scan_matching(&mut cursor, &record::key_pattern(&id.job)).await?);
         if cursor == b"0" {
-            return Ok(());
+            break;
         }
     }
+    names.remove(&id.lease_key());
+    if names.is_empty() {
+        return Ok(0);
+    }
+    let del: Vec<&[u8]> = std::iter::once(&b"DEL"[..]).chain(names.iter().map(Vec::as_slice)).collect();
+    Ok(conn.ask(&del).await?.integer().and_then(|n| u64::try_from(n).ok()).unwrap_or(0))
 }

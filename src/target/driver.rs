@@ -36,6 +36,12 @@ const RECORD_INTERVAL: Duration = Duration::from_secs(1);
 /// A target that owes answers and sends nothing for so long is taken for gone.
 const SILENCE_MAX: Duration = Duration::from_secs(60);
 
+/// After so long the status line says that the target doesn't answer.
+const SILENCE_NOTED: Duration = Duration::from_secs(2);
+
+/// A larger buffer is given back when what it held is sent.
+const OUT_BYTES_MAX: usize = 4 << 20;
+
 /// The place in the status line where reasons to wait for the target stand.
 const PLACE: &str = "target";
 
@@ -112,6 +118,8 @@ pub struct Driver {
     lanes: Vec<LaneIo>,
     read_buf: Vec<u8>,
     tokens: Tokens,
+    /// The status line says that the target owes answers.
+    silent: bool,
     reported: (Option<ReplOffset>, Option<ReplOffset>),
 }
 
@@ -126,6 +134,7 @@ impl Driver {
             lanes: Vec::new(),
             read_buf: vec![0; READ_BYTES],
             tokens,
+            silent: false,
             reported: (None, None),
         }
     }
@@ -239,7 +248,7 @@ impl Driver {
     ) -> Poll<Result<Exit, Error>> {
         self.machine.set_time(now_ms());
         let tick = records.poll_tick(cx).is_ready();
-        if tick && let Some(silent) = self.silent_lane() {
+        if tick && let Some(silent) = self.look_for_silence() {
             return Poll::Ready(Ok(Exit::Broken(silent)));
         }
         loop {
@@ -341,6 +350,7 @@ impl Driver {
             }
         }
         io.out.clear();
+        io.out.shrink_to(OUT_BYTES_MAX);
         io.written = 0;
         match io.conn.poll_flush(cx) {
             Poll::Ready(Err(error)) => Ok(io.broken(error)),
@@ -518,10 +528,19 @@ impl Driver {
         Poll::Pending
     }
 
-    fn silent_lane(&self) -> Option<Error> {
-        let owed = |lane: LaneId| self.machine.awaits_answer(lane);
-        let silent = self.lanes.iter().enumerate().any(|(lane, io)| owed(lane) && io.heard.elapsed() > SILENCE_MAX);
-        silent.then(|| Error::Silent {
+    /// Says so if the target owes answers for a while; after a long one it is taken for gone.
+    fn look_for_silence(&mut self) -> Option<Error> {
+        let owed = |(lane, io): (LaneId, &LaneIo)| self.machine.awaits_answer(lane).then(|| io.heard.elapsed());
+        let longest = self.lanes.iter().enumerate().filter_map(owed).max().unwrap_or_default();
+        let silent = longest > SILENCE_NOTED;
+        if silent != self.silent {
+            self.silent = silent;
+            match silent {
+                true => self.plan.status.waiting(PLACE, "target doesn't answer: waiting"),
+                false => self.plan.status.clear(PLACE),
+            }
+        }
+        (longest > SILENCE_MAX).then(|| Error::Silent {
             address: self.plan.server.address.to_string(),
             seconds: SILENCE_MAX.as_secs(),
         })

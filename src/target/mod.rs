@@ -13,6 +13,7 @@ pub mod settle;
 use std::sync::Arc;
 
 use crate::delivery::record;
+use crate::delivery::refusal::{Refusal, refusal};
 use crate::delivery::standalone::{Fault, Lost};
 use crate::net::conn;
 use crate::offset::ReplOffset;
@@ -48,6 +49,8 @@ pub enum Error {
     Elsewhere { address: String, words: String },
     #[error("target {address} did not answer for {seconds} s")]
     Silent { address: String, seconds: u64 },
+    #[error("what key {key:?} of the target says of a broken-off settling can't be read")]
+    BadMarker { key: String },
     #[error("target {address} lost what was written: {lost}")]
     Lost { address: String, lost: Lost },
     #[error("target {address} fell back to offset {offset}, which is no longer buffered here")]
@@ -74,6 +77,7 @@ impl Error {
             | Error::NoDatabase { .. }
             | Error::Evicts { .. }
             | Error::Cluster { .. }
+            | Error::BadMarker { .. }
             | Error::Lost { .. }
             | Error::FellBack { .. }
             | Error::Record { .. } => false,
@@ -108,6 +112,7 @@ impl Error {
                 "raise `databases` in the target's configuration, or map the database with --db-map".into()
             }
             Error::Evicts { .. } => "CONFIG SET maxmemory-policy noeviction, or accept it: --allow-eviction".into(),
+            Error::BadMarker { .. } => "the keyferry that wrote it was another version: finish the job with that one".into(),
             Error::Record { .. } => {
                 "use the version of keyferry that wrote it, another --job, or --restart to copy again".into()
             }
@@ -119,6 +124,14 @@ impl Error {
             | Error::Silent { .. }
             | Error::Lost { .. } => return None,
         })
+    }
+}
+
+/// The error that `command` was answered with `words`; passing where what the words say passes, such as full memory.
+fn refused(conn: &conn::Conn, command: &[u8], words: String) -> Error {
+    match refusal(&words) {
+        Refusal::ForGood => conn.refused(command, words).into(),
+        Refusal::Passing | Refusal::Elsewhere => Error::Elsewhere { address: conn.address().to_owned(), words },
     }
 }
 

@@ -256,14 +256,7 @@ async fn take(
 async fn write(conn: &mut Conn, id: &Identity) -> Result<bool, Error> {
     conn.ask(&[b"MULTI"]).await?;
     if let Reply::Error(words) = conn.call(&set_lease(id)).await? {
-        // A full target and the like: the caller tries again.
-        return Err(match refusal(&words) {
-            Refusal::ForGood => conn.refused(b"SET", words).into(),
-            _ => Error::Elsewhere {
-                address: conn.address().to_owned(),
-                words,
-            },
-        });
+        return Err(super::refused(conn, b"SET", words));
     }
     Ok(conn.ask(&[b"EXEC"]).await? != Reply::Null)
 }

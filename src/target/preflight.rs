@@ -43,7 +43,9 @@ pub async fn ask(server: &Server, allow_eviction: bool) -> Result<Found, Error> 
 pub async fn footer_version(server: &Server, id: &Identity) -> Result<u16, Error> {
     let mut conn = connect::side(server, id).await?;
     let key = format!("keyferry:{}:scratch", id.job).into_bytes();
-    conn.ask(&[&b"SET"[..], &key, b"1"]).await?;
+    if let Reply::Error(words) = conn.call(&[&b"SET"[..], &key, b"1"]).await? {
+        return Err(super::refused(&conn, b"SET", words));
+    }
     let dump = conn.ask(&[&b"DUMP"[..], &key]).await;
     conn.ask(&[&b"DEL"[..], &key]).await?;
     let dump = dump?;

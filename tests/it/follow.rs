@@ -65,7 +65,9 @@ fn following(config: &[&str]) -> (Server, Server, Tool) {
     let b = Server::start("redis-7.0");
     a.client().call(&cmd!["SET", "first", "1"]);
     let tool = Tool::sync(&a, &b, &[]);
-    until(HALF_MINUTE, "the copy", || b.client().dbsize() > 0);
+    until(HALF_MINUTE, "the copy", || {
+        b.client().call(&cmd!["EXISTS", "first"]).int() == 1
+    });
     (a, b, tool)
 }
 

@@ -6,6 +6,7 @@
 mod client;
 mod compare;
 mod load;
+mod proxy;
 mod server;
 mod tls;
 mod tool;
@@ -20,3 +21,4 @@ mod links;
 mod mistakes;
 mod owner;
 mod rules;
+mod settle;

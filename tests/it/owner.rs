@@ -315,6 +315,21 @@ fn owner_keeps_its_job_over_a_full_target_and_a_restarted_one() {
     tool.stop();
 }
 
+/// Full memory passes: who starts then waits, and says for what.
+#[test]
+fn starter_waits_for_a_full_target() {
+    let (a, b) = (Server::start("redis-7.0"), Server::start("redis-7.0"));
+    a.client().call(&cmd!["SET", "k", 1]);
+    let mut target = b.client();
+    target.call(&cmd!["CONFIG", "SET", "maxmemory", 1]);
+    let mut tool = start(&a, &b, &["--once"]);
+    tool.until_text("OOM", HALF_MINUTE);
+    tool.must_live();
+    target.call(&cmd!["CONFIG", "SET", "maxmemory", 0]);
+    tool.must_end(HALF_MINUTE, 0);
+    must_be_same(&a, &b, "a full target", &Rules::default());
+}
+
 #[test]
 fn run_that_is_refused_later_gives_the_lease_back() {
     let (a, b) = (Server::start("redis-7.0"), Server::start("redis-7.0"));

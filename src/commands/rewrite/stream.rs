@@ -29,6 +29,7 @@ struct StreamOptions<'a> {
 /// Reads `[NOMKSTREAM] [KEEPREF|DELREF|ACKED] [IDMPAUTO p|IDMP p i] [MAXLEN|MINID [=|~] n [LIMIT n]]`, in any order.
 fn stream_options<'a>(call: &Call<'a>) -> Result<StreamOptions<'a>, Error> {
     let mut found = StreamOptions::default();
+    let mut approximate = false;
     let mut at = 2;
     while let Some(word) = call.args.get(at) {
         let mut taken = 1;
@@ -47,13 +48,11 @@ fn stream_options<'a>(call: &Call<'a>) -> Result<StreamOptions<'a>, Error> {
             (taken, keep) = (3, false);
         } else if is_any(word, &["MAXLEN", "MINID"]) {
             found.beyond |= is(word, "MINID") && !call.caps.knows(MINID);
-            taken = if is_any(call.arg(at + 1)?, &["=", "~"]) {
-                3
-            } else {
-                2
-            };
+            approximate = is(call.arg(at + 1)?, "~");
+            taken = if is_any(call.arg(at + 1)?, &["=", "~"]) { 3 } else { 2 };
         } else if is(word, "LIMIT") {
-            taken = 2;
+            // A source makes an exact trim of an approximate one and leaves its LIMIT, which clients may not say then.
+            (taken, keep) = (2, approximate);
         } else {
             break;
         }

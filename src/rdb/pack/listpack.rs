@@ -77,6 +77,39 @@ fn entry(blob: &[u8], at: usize, first: u8) -> Option<Option<(Entry<'_>, usize)>
     }
 }
 
+/// Appends an integer in its shortest form.
+pub(in crate::rdb) fn push_int(out: &mut Vec<u8>, n: i64) {
+    let from = out.len();
+    let bytes = n.to_le_bytes();
+    let mut wide = |first: u8, width: usize| {
+        out.push(first);
+        out.extend_from_slice(bytes.get(..width).unwrap_or_default());
+    };
+    match n {
+        0..=127 => out.push(n as u8),
+        -4096..=4095 => out.extend_from_slice(&(0xc000 | (n as u16 & 0x1fff)).to_be_bytes()),
+        -0x8000..=0x7fff => wide(0xf1, 2),
+        -0x80_0000..=0x7f_ffff => wide(0xf2, 3),
+        -0x8000_0000..=0x7fff_ffff => wide(0xf3, 4),
+        _ => wide(0xf4, 8),
+    }
+    // At most 9 bytes: the back length is one byte.
+    out.push((out.len() - from) as u8);
+}
+
+/// Writes the size of a listpack that is whole but for that; the number of entries is left.
+///
+/// # Errors
+/// When it is larger than a listpack can say.
+pub(in crate::rdb) fn set_header(blob: &mut [u8]) -> Result<(), Fault> {
+    let total = u32::try_from(blob.len()).map_err(|_| bad("too large"))?;
+    let head = blob
+        .first_chunk_mut::<4>()
+        .ok_or_else(|| bad("no room for a header"))?;
+    *head = total.to_le_bytes();
+    Ok(())
+}
+
 /// How many bytes hold the back length of an entry of `size` bytes.
 ///
 /// The edges are the server's: its comparison is strict, so 16,383 already takes three.

@@ -9,6 +9,7 @@ mod ziplist;
 mod zipmap;
 
 use super::error::Fault;
+pub(super) use listpack::{push_int, set_header};
 
 /// What a container is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -92,6 +93,11 @@ impl Pack {
             Kind::Intset => intset::open(blob),
             Kind::Zipmap => zipmap::open(blob),
         }
+    }
+
+    /// Where the next entry begins.
+    pub fn pos(&self) -> usize {
+        self.pos
     }
 
     fn start(kind: Kind, pos: usize, count: Option<u64>) -> Self {

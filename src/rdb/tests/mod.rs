@@ -2,6 +2,7 @@
 
 mod big;
 mod examples;
+mod field_expiry;
 mod files;
 mod hostile;
 mod make;

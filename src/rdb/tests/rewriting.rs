@@ -6,6 +6,7 @@ const REDIS_2_8: TargetCaps = TargetCaps {
     project: Project::Redis,
     version: (2, 8, 24),
     accept_loss: false,
+    fields_late_ms: 0,
 };
 const REDIS_5: TargetCaps = TargetCaps {
     version: (5, 0, 14),
@@ -23,6 +24,7 @@ const VALKEY_9: TargetCaps = TargetCaps {
     project: Project::Valkey,
     version: (9, 1, 2),
     accept_loss: false,
+    fields_late_ms: 0,
 };
 
 fn rewritten(
@@ -242,5 +244,36 @@ fn scores_are_written_so_that_their_bits_come_back() {
             "{text}"
         );
         assert!(text.len() < 26);
+    }
+}
+
+#[test]
+fn fields_rebuilt_late_expire_so_much_later_and_never_later_than_the_target_takes() {
+    let late = |target| TargetCaps {
+        fields_late_ms: 1000,
+        ..target
+    };
+    let field = |expires_at_ms| HashField {
+        field: bytes("f"),
+        value: bytes("v"),
+        expires_at_ms: Some(expires_at_ms),
+    };
+    let last = (1 << 46) - 1;
+    for (target, at_ms, want) in [
+        (REDIS_8_10, 5, 1005),
+        (REDIS_8_10, last - 1001, last - 1),
+        (REDIS_8_10, last - 999, last),
+        (REDIS_8_10, last, last),
+        (VALKEY_9, last, last + 1000),
+    ] {
+        let hash = Value::Hash(vec![field(at_ms)]);
+        let whole = lines(&hash, None, &late(target));
+        assert_eq!(whole[2], format!("HPEXPIREAT k {want} FIELDS 1 f"));
+        let mut pieces = Vec::new();
+        let mut rewriter = Rewriter::new(b"k", None, late(target));
+        let piece = Piece::HashFields(vec![field(at_ms)]);
+        let mut note = |args: &[&[u8]]| pieces.push(args.join(&b' ').escape_ascii().to_string());
+        rewriter.piece(&piece, &mut note).unwrap();
+        assert_eq!(pieces, whole);
     }
 }

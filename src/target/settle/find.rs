@@ -1,0 +1,247 @@
+//! Finding what expires in a target, and when.
+
+use super::items::{Item, Items, Place};
+use super::{Error, Plan};
+use crate::delivery::record;
+use crate::net::conn::Conn;
+use crate::net::info::Info;
+use crate::resp::encode;
+use crate::resp::reply::Reply;
+
+/// Names listed by one SCAN or HSCAN, about.
+const SCAN_COUNT: &[u8] = b"1000";
+/// Hashes whose fields are listed at a time.
+const HASHES_MAX: usize = 50;
+/// Keys whose time left is asked between two looks at the server's clock.
+const KEYS_A_CLOCK: usize = 100;
+
+/// Adds everything in scope that expires and that `items` wants.
+pub async fn find(plan: &Plan<'_>, conn: &mut Conn, items: &mut Items) -> Result<(), Error> {
+    let info = Info::parse(conn.ask(&[b"INFO"]).await?.bytes().unwrap_or_default());
+    // PEXPIRETIME is of Redis 7.0, and so of every Valkey.
+    let tells_time = info.is_valkey() || info.version() >= (7, 0, 0);
+    for (db, _) in info.keyspace() {
+        conn.ask(&[b"SELECT", db.to_string().as_bytes()]).await?;
+        if info.expires(db) > 0 {
+            keys(plan, conn, db, tells_time, items).await?;
+        }
+        if info.expiring_hashes(db) > 0 {
+            hashes(plan, conn, db, items).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Adds the keys of the selected database that expire.
+///
+/// The times of one page are asked behind the SCAN for the next: the server needn't wait for us.
+async fn keys(plan: &Plan<'_>, conn: &mut Conn, db: u32, tells_time: bool, items: &mut Items) -> Result<(), Error> {
+    let mut out = Vec::new();
+    let mut asked: Vec<Vec<u8>> = Vec::new();
+    scan(&mut out, b"0", None);
+    conn.send(&out).await?;
+    loop {
+        let (cursor, mut page) = read_page(conn).await?;
+        page.retain(|key| {
+            !record::is_own_key(key) && items.wants(Place::of(db, key, None)) && (plan.in_scope)(db, key)
+        });
+        out.clear();
+        let more = cursor != b"0";
+        if more {
+            scan(&mut out, &cursor, None);
+        }
+        ask_times(&mut out, &page, tells_time);
+        conn.send(&out).await?;
+        let before = std::mem::replace(&mut asked, page);
+        read_times(conn, db, &before, tells_time, items).await?;
+        if !more {
+            return read_times(conn, db, &asked, tells_time, items).await;
+        }
+    }
+}
+
+fn scan(out: &mut Vec<u8>, cursor: &[u8], kind: Option<&[u8]>) {
+    match kind {
+        None => encode::command(out, &[&b"SCAN"[..], cursor, b"COUNT", SCAN_COUNT]),
+        Some(kind) => encode::command(out, &[&b"SCAN"[..], cursor, b"COUNT", SCAN_COUNT, b"TYPE", kind]),
+    }
+}
+
+/// Reads the answer of SCAN or HSCAN: the next cursor and the names.
+async fn read_page(conn: &mut Conn) -> Result<(Vec<u8>, Vec<Vec<u8>>), Error> {
+    let names = |reply: Reply| match reply {
+        Reply::Array(names) => names,
+        _ => Vec::new(),
+    };
+    let mut parts = names(answer(conn, b"SCAN").await?).into_iter();
+    let cursor = parts.next().and_then(bulk).unwrap_or_else(|| b"0".to_vec());
+    let page = parts.next().map(names).unwrap_or_default();
+    Ok((cursor, page.into_iter().filter_map(bulk).collect()))
+}
+
+fn bulk(reply: Reply) -> Option<Vec<u8>> {
+    match reply {
+        Reply::Bulk(bytes) => Some(bytes),
+        _ => None,
+    }
+}
+
+/// The next reply, an error as an error.
+async fn answer(conn: &mut Conn, command: &[u8]) -> Result<Reply, Error> {
+    match conn.reply().await? {
+        Reply::Error(words) => Err(conn.refused(command, words).into()),
+        reply => Ok(reply),
+    }
+}
+
+/// Older servers tell how long a key has left; with their clock in the same transaction that is exact to 1 ms.
+fn ask_times(out: &mut Vec<u8>, keys: &[Vec<u8>], tells_time: bool) {
+    if keys.is_empty() {
+        return;
+    }
+    if tells_time {
+        keys.iter().for_each(|key| encode::command(out, &[&b"PEXPIRETIME"[..], key]));
+        return;
+    }
+    encode::command(out, &[b"MULTI"]);
+    for keys in keys.chunks(KEYS_A_CLOCK) {
+        encode::command(out, &[b"TIME"]);
+        keys.iter().for_each(|key| encode::command(out, &[&b"PTTL"[..], key]));
+    }
+    encode::command(out, &[b"EXEC"]);
+}
+
+async fn read_times(
+    conn: &mut Conn,
+    db: u32,
+    keys: &[Vec<u8>],
+    tells_time: bool,
+    items: &mut Items,
+) -> Result<(), Error> {
+    if keys.is_empty() {
+        return Ok(());
+    }
+    if tells_time {
+        for key in keys {
+            let at_ms = answer(conn, b"PEXPIRETIME").await?.integer();
+            push(items, db, key, None, at_ms);
+        }
+        return Ok(());
+    }
+    let clocks = keys.len().div_ceil(KEYS_A_CLOCK);
+    answer(conn, b"MULTI").await?;
+    for _ in 0..keys.len() + clocks {
+        answer(conn, b"PTTL").await?;
+    }
+    let exec = answer(conn, b"EXEC").await?;
+    let mut replies = exec.array().unwrap_or_default().iter();
+    for keys in keys.chunks(KEYS_A_CLOCK) {
+        let now_ms = replies.next().and_then(clock_ms);
+        for key in keys {
+            let left_ms = replies.next().and_then(Reply::integer).filter(|ms| *ms >= 0);
+            let at_ms = left_ms.zip(now_ms).map(|(left_ms, now_ms)| now_ms.saturating_add(left_ms));
+            push(items, db, key, None, at_ms);
+        }
+    }
+    Ok(())
+}
+
+/// What TIME answers, in ms.
+fn clock_ms(reply: &Reply) -> Option<i64> {
+    let part = |n: usize| -> Option<i64> {
+        std::str::from_utf8(reply.array()?.get(n)?.bytes()?).ok()?.parse().ok()
+    };
+    part(0)?.checked_mul(1000)?.checked_add(part(1)? / 1000)
+}
+
+/// Takes what expires; others answer -1, and those that are gone -2.
+fn push(items: &mut Items, db: u32, key: &[u8], field: Option<&[u8]>, at_ms: Option<i64>) {
+    if let Some(at_ms @ 1..) = at_ms {
+        items.push(&Item { db, key, field, at_ms });
+    }
+}
+
+/// Adds the fields of the selected database's hashes that expire.
+async fn hashes(plan: &Plan<'_>, conn: &mut Conn, db: u32, items: &mut Items) -> Result<(), Error> {
+    let mut out = Vec::new();
+    let mut cursor = b"0".to_vec();
+    loop {
+        out.clear();
+        scan(&mut out, &cursor, Some(b"hash"));
+        conn.send(&out).await?;
+        let (next, mut page) = read_page(conn).await?;
+        page.retain(|key| !record::is_own_key(key) && (plan.in_scope)(db, key));
+        let page = with_times(conn, page).await?;
+        for keys in page.chunks(HASHES_MAX) {
+            fields(conn, db, keys, items).await?;
+        }
+        cursor = next;
+        if cursor == b"0" {
+            return Ok(());
+        }
+    }
+}
+
+/// Leaves out hashes in the encodings that have no room for times.
+async fn with_times(conn: &mut Conn, keys: Vec<Vec<u8>>) -> Result<Vec<Vec<u8>>, Error> {
+    let mut out = Vec::new();
+    keys.iter().for_each(|key| encode::command(&mut out, &[&b"OBJECT"[..], b"ENCODING", key]));
+    conn.send(&out).await?;
+    let mut with = Vec::new();
+    for key in keys {
+        let encoding = answer(conn, b"OBJECT").await?;
+        if !matches!(encoding.bytes(), Some(b"listpack" | b"ziplist")) {
+            with.push(key);
+        }
+    }
+    Ok(with)
+}
+
+/// Goes through the fields of some hashes, all a page further at a time.
+async fn fields(conn: &mut Conn, db: u32, keys: &[Vec<u8>], items: &mut Items) -> Result<(), Error> {
+    let mut out = Vec::new();
+    let mut left: Vec<(&[u8], Vec<u8>)> = keys.iter().map(|key| (&key[..], b"0".to_vec())).collect();
+    while !left.is_empty() {
+        out.clear();
+        for (key, cursor) in &left {
+            encode::command(&mut out, &[&b"HSCAN"[..], key, cursor, b"COUNT", SCAN_COUNT, b"NOVALUES"]);
+        }
+        conn.send(&out).await?;
+        let mut pages = Vec::new();
+        for (key, cursor) in &mut left {
+            let (next, mut names) = read_page(conn).await?;
+            *cursor = next;
+            names.retain(|field| items.wants(Place::of(db, key, Some(field))));
+            if !names.is_empty() {
+                pages.push((*key, names));
+            }
+        }
+        field_times(conn, db, &pages, items).await?;
+        left.retain(|(_, cursor)| cursor != b"0");
+    }
+    Ok(())
+}
+
+async fn field_times(
+    conn: &mut Conn,
+    db: u32,
+    pages: &[(&[u8], Vec<Vec<u8>>)],
+    items: &mut Items,
+) -> Result<(), Error> {
+    let mut out = Vec::new();
+    for (key, names) in pages {
+        encode::array_header(&mut out, 4 + names.len());
+        for word in [&b"HPEXPIRETIME"[..], key, b"FIELDS", names.len().to_string().as_bytes()] {
+            encode::bulk(&mut out, word);
+        }
+        names.iter().for_each(|field| encode::bulk(&mut out, field));
+    }
+    conn.send(&out).await?;
+    for (key, names) in pages {
+        let times = answer(conn, b"HPEXPIRETIME").await?;
+        for (field, at_ms) in names.iter().zip(times.array().unwrap_or_default()) {
+            push(items, db, key, Some(field), at_ms.integer());
+        }
+    }
+    Ok(())
+}

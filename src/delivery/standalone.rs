@@ -299,7 +299,8 @@ impl Standalone {
             Some(flush) => flush,
             None => self.next_flush(lane)?,
         };
-        if let Some(task) = flush.task.take() {
+        if let Some(task) = flush.task.clone().filter(|_| flush.task_due) {
+            flush.task_due = false;
             if rule!(self, task_holds) {
                 self.hold(&flush);
             }
@@ -414,8 +415,8 @@ impl Standalone {
                 self.flush_applied(flush);
             } else {
                 // The break may have ended the task, or the server that it was done on.
-                let task = flush.task_of_unit().cloned().filter(|_| rule!(self, task_again));
-                state.again = Some(Flush { task, ..flush });
+                let task_due = flush.task_due || flush.task.is_some() && rule!(self, task_again);
+                state.again = Some(Flush { task_due, ..flush });
             }
         }
         // The last bytes of an earlier process, which ran before its connection was killed, are in the records too.
@@ -686,6 +687,7 @@ impl Standalone {
             }
         }
         flush.task.clone_from(&joint.task);
+        flush.task_due = joint.task.is_some();
         flush.add(Holder::Joint(Arc::clone(joint)), 0, joint.chunk.segments.len());
     }
 
@@ -770,7 +772,7 @@ fn covers(record: &Record, flush: &Flush) -> bool {
     // Phases and pieces as well: the offset of a copying lane's record says nothing. Nor does anything tell of a task
     // in the copy, which is simply done again.
     let phase = record.phase == Phase::Following
-        || record.phase == flush.record.phase && flush.task_of_unit().is_none();
+        || record.phase == flush.record.phase && flush.task.is_none();
     phase && record.offset >= flush.record.offset && record.pieces >= flush.record.pieces
 }
 

@@ -4,8 +4,9 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use super::ops::{Op, REFUSALS};
 use super::source::Source;
-use super::world::{Around, Op, REFUSALS, World};
+use super::world::{Around, World};
 use crate::delivery::rules::Rules;
 
 const ALL: usize = usize::MAX;
@@ -234,6 +235,15 @@ fn task_broken_off_is_done_again() {
     let stream = source(|s| chain(s.one("INCR a").task(&["SET b 1"])));
     const STEPS: [Op; 5] = [Op::Push(2), Op::Pump(1), Op::TaskFails, Op::Send(0), Op::Connect];
     needs(stream, |rules, _| rules.task_again = false, ops(&STEPS));
+}
+
+#[test]
+fn task_of_a_unit_refused_for_good_is_done_again_after_a_loss() {
+    let stream = source(|s| chain(s.one("INCR a").task(&["SET b 1"])));
+    // What is lost is the task, and the records know of nothing.
+    const STEPS: [Op; 6] =
+        [Op::Push(2), Op::Pump(1), Op::Refuse(0, REFUSALS[5]), Op::Send(0), Op::Pump(0), Op::RollBack(1)];
+    assert_eq!(run(stream(), Rules::default(), Around::default(), ops(&STEPS)), Ok(()));
 }
 
 #[test]

@@ -12,9 +12,10 @@ use crate::config::raw::{
 use crate::config::units::{Bytes, Rate, Span};
 use crate::config::valid::{Environment, Job, RunFlags};
 use crate::config::words::{
-    Ack, CopyBy, Existing, LogFormat, LogLevel, OnError, Progress, TypeName, Word,
+    Ack, CopyBy, Existing, LogFormat, LogLevel, OnError, Progress, Word,
 };
 use crate::config::{Error, file};
+use crate::filter::TypeName;
 use crate::net::Side;
 use crate::net::endpoint::Place;
 use crate::net::secret::Secret;

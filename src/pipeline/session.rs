@@ -18,7 +18,7 @@ use super::stream::Stream;
 use super::{Error, key_hash};
 use crate::commands::{self, SmallKeys};
 use crate::config::words::{Ack as AckWhen, Existing, OnError};
-use crate::delivery::guard::Guards;
+use crate::delivery::guard::Standing;
 use crate::delivery::record::{self, JobState};
 use crate::delivery::{Standalone, unit::Batch};
 use crate::net::backoff::Backoff;
@@ -220,8 +220,8 @@ fn start(plan: &Plan, ground: Ground) -> Result<Running, Error> {
     let server = plan.target.clone();
     let replicas = tokio::spawn(async move { replicas::watch(&server, &*progress).await });
     let (decoded, decode) = oneshot::channel();
-    let resume = following.map_or((0, Guards::new()), |f| (f.stream_db(), f.guards));
-    let parts = parts(plan, feed, ack, batches, job.lanes, resume, leftovers);
+    let standing = following.map(|f| f.standing()).unwrap_or_default();
+    let parts = parts(plan, feed, ack, batches, job.lanes, standing, leftovers);
     let thread = std::thread::Builder::new().name("decode".into()).spawn(move || {
         // Nobody listens any more when the session ended otherwise.
         let _ = decoded.send(decode_all(parts));
@@ -266,7 +266,7 @@ fn parts(
     ack: Arc<Ack>,
     batches: mpsc::Sender<Batch>,
     lanes: usize,
-    resume: (u32, Guards),
+    standing: Standing,
     leftovers: decode::Leftovers,
 ) -> Parts {
     let runtime = tokio::runtime::Handle::current();
@@ -285,7 +285,7 @@ fn parts(
         kept: plan.kept.clone(),
         leftovers,
         job: plan.job.name.clone(),
-        resume,
+        standing,
         learner: Learner::new(plan.target.clone(), runtime),
     }
 }
@@ -354,8 +354,8 @@ impl driver::Progress for Arc<Progress> {
         with_db.filter(|(_, key)| !record::is_own_key(key)).collect()
     }
 
-    fn rewind(&self, offset: ReplOffset, stream_db: u32, epoch: u64, guards: Guards) -> bool {
-        self.feed.rewind(Rewind { offset, stream_db, epoch, guards })
+    fn rewind(&self, offset: ReplOffset, epoch: u64, standing: Standing) -> bool {
+        self.feed.rewind(Rewind { offset, epoch, standing })
     }
 }
 

@@ -15,7 +15,7 @@ use super::connect::{self, Identity};
 use super::{Error, InScope, checkpoint, escape_key, scan};
 use crate::clock::now_ms;
 use crate::delivery::Standalone;
-use crate::delivery::guard::{self, Guards};
+use crate::delivery::guard::{self, Standing};
 use crate::delivery::record;
 use crate::delivery::standalone::{Event, Fault, Lost, Reread};
 use crate::delivery::unit::{Batch, LaneId, Task};
@@ -85,7 +85,7 @@ pub trait Progress {
     /// The keys, by source database, that a command writes which was sent to a target database.
     fn keys_written(&self, db: u32, command: &[u8]) -> Vec<(u32, Vec<u8>)>;
     /// The target has fallen back: the router is to start again. False if it can't.
-    fn rewind(&self, offset: ReplOffset, stream_db: u32, epoch: u64, guards: Guards) -> bool;
+    fn rewind(&self, offset: ReplOffset, epoch: u64, standing: Standing) -> bool;
 }
 
 /// A connection and what is on its way through it.
@@ -213,7 +213,8 @@ impl Driver {
             if let Reread::Rewind { offset, stream_db, epoch } = reread {
                 let conn = found.conns.first_mut().ok_or_else(|| self.out_of_step())?;
                 let guards = checkpoint::guards(conn, &self.plan.identity.job, lanes).await?;
-                self.rewind(offset, stream_db, epoch, guards)?;
+                let lanes = found.records.iter().flatten().map(|record| record.offset).collect();
+                self.rewind(offset, epoch, Standing { stream_db, guards, lanes })?;
             }
         }
 
@@ -233,10 +234,10 @@ impl Driver {
     }
 
     /// The target's records aren't where they were thought to be: what lies behind them is sent again.
-    fn rewind(&self, offset: ReplOffset, stream_db: u32, epoch: u64, guards: Guards) -> Result<(), Error> {
+    fn rewind(&self, offset: ReplOffset, epoch: u64, standing: Standing) -> Result<(), Error> {
         self.plan.status.error("target's records moved");
         tracing::warn!(%offset, "the target's records moved, as after a failover: going on from there");
-        if self.plan.progress.rewind(offset, stream_db, epoch, guards) {
+        if self.plan.progress.rewind(offset, epoch, standing) {
             return Ok(());
         }
         Err(Error::FellBack { address: self.plan.server.address.to_string(), offset })

@@ -142,7 +142,8 @@ impl CopyLane {
     /// The database can't be selected: the values that wait for it at the front would wait for ever.
     fn drop_database(&mut self, db: u32, words: String) -> Answer {
         let (mut what, mut bytes) = (Vec::new(), 0);
-        while let Some(value) = self.waiting.pop_front_if(|value| value.db() == db) {
+        while self.waiting.front().is_some_and(|value| value.db() == db) {
+            let Some(value) = self.waiting.pop_front() else { break };
             what.push(describe(&value));
             bytes += value.bytes().len();
         }

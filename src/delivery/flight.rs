@@ -160,6 +160,31 @@ impl Flush {
         None
     }
 
+    /// The commands from `from` on, to the end of its unit or of the flush, each with its target database: those whose
+    /// keys are not to be trusted when the one at `from` failed.
+    pub fn commands_from(&self, from: &Located, unit_only: bool) -> Vec<(u32, Vec<u8>)> {
+        let mut commands = Vec::new();
+        for (p, part) in self.parts.iter().enumerate().skip(from.part) {
+            for (i, segment) in part.segments().iter().enumerate() {
+                let at = part.from + i;
+                if (p, at) < (from.part, from.segment) {
+                    continue;
+                }
+                let mut rest = part.holder.chunk().slice(at, at + 1);
+                let mut parser = Parser::new();
+                while let Ok(Some(Parsed::Command { len })) = parser.parse(rest) {
+                    let (command, later) = rest.split_at(len.min(rest.len()));
+                    commands.push((segment.db, command.to_vec()));
+                    rest = later;
+                }
+                if unit_only && segment.last {
+                    return commands;
+                }
+            }
+        }
+        commands
+    }
+
     /// Names the command at `at` for people.
     pub fn describe(&self, at: &Located) -> Described {
         let chunk = self.parts.get(at.part).map(|p| p.holder.chunk());

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use super::unit::LaneId;
 use crate::offset::ReplOffset;
 
-/// Keys by source database, and where each stands.
+/// Keys by source database, and where each stands. At offset 0 stands a key that can't be trusted, and must be copied.
 pub type Guards = HashMap<(u32, Vec<u8>), ReplOffset>;
 
 /// The hash of a lane's guards.

@@ -40,6 +40,8 @@ pub struct Fault {
     pub what: Described,
     /// True when the rest of its flush was applied, so that it can't be sent again.
     pub applied: bool,
+    /// Commands of the stream, with their target databases, whose keys may differ from the source's now.
+    pub suspects: Vec<(u32, Vec<u8>)>,
 }
 
 /// Why a target can't be gone on with after its records were read: it needs a new full sync.
@@ -141,6 +143,7 @@ pub struct Standalone {
     replies_unseen: u64,
     /// Batches of another one are dropped.
     epoch: u64,
+    distrusted: bool,
     #[cfg(test)]
     pub(crate) rules: super::rules::Rules,
 }
@@ -159,6 +162,7 @@ impl Standalone {
             queued_bytes: 0,
             replies_unseen: 0,
             epoch: 0,
+            distrusted: false,
             #[cfg(test)]
             rules: super::rules::Rules::default(),
         }
@@ -359,12 +363,17 @@ impl Standalone {
                 self.flush_refused(flight, words, Some(at))
             }
             Outcome::AppliedBut(errors) => {
-                let faults = errors.into_iter().map(|(at, words)| fault(&flight, at, words, true)).collect();
+                let faults = errors.into_iter().map(|(at, words)| fault(&flight, at, words, true)).collect::<Vec<_>>();
                 self.flush_applied(flight.flush);
                 Event::Faults(faults)
             }
             Outcome::Refused { words, at } => self.flush_refused(flight, words, at),
         }))
+    }
+
+    /// What is queued can't be trusted: the next [`Standalone::reread`] starts again from the records.
+    pub fn distrust(&mut self) {
+        self.distrusted = true;
     }
 
     /// All connections to the target are gone. Nothing is sent until [`Standalone::reread`].
@@ -394,7 +403,8 @@ impl Standalone {
                 || record.pieces < lane.pieces
                 || lane.recorded.is_some() && record.phase == Phase::Copying
         };
-        if self.lanes.iter().zip(&found).any(fell_back) && rule!(self, record_falls_back) {
+        let fell_back = self.lanes.iter().zip(&found).any(fell_back) && rule!(self, record_falls_back);
+        if fell_back || std::mem::take(&mut self.distrusted) {
             return self.rewind(&found);
         }
         for lane in 0..self.lanes.len() {
@@ -751,7 +761,7 @@ impl Standalone {
             Answer::Refused { words, .. } => Some(Event::Elsewhere { words }),
             Answer::Fault { words, what, bytes } => {
                 self.queued_bytes = self.queued_bytes.saturating_sub(bytes);
-                let fault = |what| Fault { words: words.clone(), what, applied: true };
+                let fault = |what| Fault { words: words.clone(), what, applied: true, suspects: Vec::new() };
                 Some(Event::Faults(what.into_iter().map(fault).collect()))
             }
         })
@@ -781,5 +791,6 @@ fn fault(flight: &Flight, at: usize, words: String, applied: bool) -> Fault {
         db: 0,
         offset: flight.flush.record.offset,
     });
-    Fault { words, what, applied }
+    let suspects = located.map(|l| flight.flush.commands_from(&l, !applied)).unwrap_or_default();
+    Fault { words, what, applied, suspects }
 }

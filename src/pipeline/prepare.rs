@@ -8,7 +8,8 @@ use super::value::ValueWriter;
 use super::{Error, key_hash};
 use crate::commands::TargetCaps;
 use crate::config::valid::{self, Job};
-use crate::config::words::Existing;
+use crate::config::words::{Existing, OnError};
+use crate::delivery::{guard, record};
 use crate::filter::Scope;
 use crate::journal::{self, Spool};
 use crate::net::backoff::Backoff;
@@ -22,7 +23,7 @@ use crate::status::{Shard, Status};
 use crate::target::checkpoint::{self, Checkpoint};
 use crate::target::connect::{self, Identity};
 use crate::target::owner::Owner;
-use crate::target::{self, preflight, scan};
+use crate::target::{self, InScope, preflight, scan};
 
 /// Connections per target: on two cores four lanes of growing flushes reach what bare pipelining does.
 const LANES_DEFAULT: usize = 4;
@@ -46,7 +47,8 @@ pub struct Plan {
     /// How many keys the source held in scope at the start.
     pub source_keys: u64,
     /// Whether a key of a target database is one that this job writes.
-    pub in_scope: Arc<dyn Fn(u32, &[u8]) -> bool + Send + Sync>,
+    pub in_scope: InScope,
+    pub sources_of: SourcesOf,
     /// Keys that `--existing keep` leaves as they are, by [`key_hash`].
     pub kept: Option<Arc<HashSet<u64>>>,
 }
@@ -67,20 +69,13 @@ pub async fn prepare(
     let scope = Arc::new(scope);
     let source_info = ask_source(&source, &status, job.retry_for).await?;
     let found = ask_target(&target, &status, &job).await?;
-    let run_id = source_info.get("run_id").unwrap_or_default();
-    if !run_id.is_empty() && run_id == found.run_id {
-        return Err(Error::SameServer { run_id: run_id.to_owned() });
-    }
-    // From 4.0 on all servers of a replication chain have the same.
-    let replid = source_info.get("master_replid").unwrap_or_default();
-    if !replid.is_empty() && found.info.get("master_replid") == Some(replid) {
-        return Err(Error::SameHistory { replid: replid.to_owned() });
-    }
+    check_apart(&source_info, &found)?;
     tracing::info!(
         source = %source.address, target = %target.address, source_server = source_info.product(),
         target_server = found.info.product(), lanes = job.lanes.map_or(LANES_DEFAULT, usize::from), "connected"
     );
-    let in_scope = in_scope(&job, &scope);
+    let sources_of = sources_of(&job, &scope);
+    let in_scope = in_scope(&sources_of, &scope);
     check_databases(&target, &source_info, &scope).await?;
     let identity = Identity::new(&job.name, job.unfenced);
     // From here on no former connection of the job can write: what its records say stays true.
@@ -88,10 +83,11 @@ pub async fn prepare(
     *owned = Some(Arc::clone(&owner));
     let footer_version = ask_footer(&target, &identity, &status, &job).await?;
     let late_ms = i64::try_from(job.expiry_grace.as_millis()).unwrap_or(i64::MAX);
-    let checkpoint = read_checkpoint(&target, &job.name).await?;
+    let mut checkpoint = read_checkpoint(&target, &job.name).await?;
     if !job.restart {
         check_checkpoint(&checkpoint, &job, &scope, late_ms)?;
     }
+    take_up_stopped(&target, &identity, &job, &mut checkpoint).await?;
     // Keys in scope are the job's own if it ran before.
     let kept = match checkpoint {
         Checkpoint::None => make_ready(&job, &target, &identity, &found, &in_scope).await?,
@@ -120,6 +116,7 @@ pub async fn prepare(
         late_ms,
         source_keys,
         in_scope: exempt(in_scope, kept.clone()),
+        sources_of,
         kept,
         scope,
         status,
@@ -129,6 +126,20 @@ pub async fn prepare(
         job,
     };
     Ok((plan, checkpoint))
+}
+
+/// Both ends must be servers of their own, neither one and the same nor one a replica of the other.
+fn check_apart(source: &Info, target: &preflight::Found) -> Result<(), Error> {
+    let run_id = source.get("run_id").unwrap_or_default();
+    if !run_id.is_empty() && run_id == target.run_id {
+        return Err(Error::SameServer { run_id: run_id.to_owned() });
+    }
+    // From 4.0 on all servers of a replication chain have the same.
+    let replid = source.get("master_replid").unwrap_or_default();
+    if !replid.is_empty() && target.info.get("master_replid") == Some(replid) {
+        return Err(Error::SameHistory { replid: replid.to_owned() });
+    }
+    Ok(())
 }
 
 /// Reads what an earlier run of the job left in the target.
@@ -191,6 +202,40 @@ fn check_checkpoint(checkpoint: &Checkpoint, job: &Job, scope: &Scope, late_ms: 
         return Ok(());
     };
     Err(Error::OtherJob { job: job.name.clone(), other })
+}
+
+/// Does with the command that stopped an earlier run what this one is told to.
+async fn take_up_stopped(
+    target: &Server,
+    id: &Identity,
+    job: &Job,
+    checkpoint: &mut Checkpoint,
+) -> Result<(), Error> {
+    let mut conn = connect::side(target, id).await?;
+    let key = record::stopped_key(&id.job);
+    let stopped = conn.ask(&[&b"GET"[..], &key]).await.map_err(target::Error::from)?;
+    let Some(words) = stopped.bytes() else { return Ok(()) };
+    let Checkpoint::Following(following) = checkpoint else {
+        conn.ask(&[&b"DEL"[..], &key]).await.map_err(target::Error::from)?;
+        return Ok(());
+    };
+    match job.on_error {
+        OnError::Stop if !job.restart => {
+            let words = String::from_utf8_lossy(words).into_owned();
+            return Err(Error::StoppedBefore { job: id.job.clone(), words });
+        }
+        // What it wrote stays as it is.
+        OnError::Skip => {
+            let hash = guard::hash_key(&id.job, 0);
+            for ((db, key), _) in following.guards.extract_if(|_, at| at.0 == 0) {
+                let hdel = [&b"HDEL"[..], &hash, &guard::field(db, &key)];
+                conn.ask(&hdel).await.map_err(target::Error::from)?;
+            }
+        }
+        OnError::Stop | OnError::Recopy => {}
+    }
+    conn.ask(&[&b"DEL"[..], &key]).await.map_err(target::Error::from)?;
+    Ok(())
 }
 
 fn server(side: Side, end: &valid::Server) -> Result<Server, Error> {
@@ -302,16 +347,22 @@ async fn make_ready(
     }
 }
 
-pub(super) type InScope = Arc<dyn Fn(u32, &[u8]) -> bool + Send + Sync>;
+/// The source databases that go to a target database.
+pub(super) type SourcesOf = Arc<dyn Fn(u32) -> Vec<u32> + Send + Sync>;
 
-/// Whether a key of a target database is one that the scope's source databases write.
-fn in_scope(job: &Job, scope: &Arc<Scope>) -> InScope {
+fn sources_of(job: &Job, scope: &Arc<Scope>) -> SourcesOf {
     let (scope, map) = (Arc::clone(scope), job.scope.database_map.clone());
-    Arc::new(move |target_db, key| {
+    Arc::new(move |target_db| {
         let mapped = map.iter().filter(|(_, to)| **to == target_db).map(|(from, _)| *from);
         let same = (!map.contains_key(&target_db)).then_some(target_db);
-        mapped.chain(same).any(|db| scope.database_in(db) && scope.key_in(db, key))
+        mapped.chain(same).filter(|db| scope.database_in(*db)).collect()
     })
+}
+
+/// Whether a key of a target database is one that the scope's source databases write.
+fn in_scope(sources_of: &SourcesOf, scope: &Arc<Scope>) -> InScope {
+    let (scope, sources_of) = (Arc::clone(scope), Arc::clone(sources_of));
+    Arc::new(move |target_db, key| sources_of(target_db).into_iter().any(|db| scope.key_in(db, key)))
 }
 
 fn exempt(in_scope: InScope, kept: Option<Arc<HashSet<u64>>>) -> InScope {

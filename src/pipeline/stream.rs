@@ -138,7 +138,9 @@ impl<'a> Stream<'a> {
 
     /// Removes the guards from the target when every lane's record has passed them.
     fn drop_guards(&mut self) {
-        if !self.guards_stored || self.in_transaction || self.parts.feed.recorded() < self.parts.copy_keys.until() {
+        let copy_keys = &self.parts.copy_keys;
+        let pending = self.in_transaction || !copy_keys.suspects().is_empty();
+        if !self.guards_stored || pending || self.parts.feed.recorded() < copy_keys.until() {
             return;
         }
         self.guards_stored = false;
@@ -203,12 +205,23 @@ impl<'a> Stream<'a> {
             }
         }
         if !self.in_transaction {
+            self.copy_suspects()?;
             if !self.unit.is_empty() {
                 self.parts.router.unit(&mut self.unit, self.db, self.offset);
             }
             self.whole = (self.offset, self.db);
         }
         Ok(())
+    }
+
+    /// Copies, with the unit that is at hand, the keys that can't be trusted and weren't named by the stream since.
+    fn copy_suspects(&mut self) -> Result<(), Error> {
+        let suspects = self.parts.copy_keys.suspects();
+        if suspects.is_empty() {
+            return Ok(());
+        }
+        let keys: Vec<CopyKey> = suspects.into_iter().map(|(db, key)| CopyKey { db, key }).collect();
+        self.copy(&keys)
     }
 
     /// The way of nearly every command: one key, nothing filtered, nothing to change. False if it is none such.

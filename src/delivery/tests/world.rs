@@ -343,7 +343,7 @@ impl World {
         }
         // It reads the records once before it connects its lanes, and once behind that.
         let records = self.records();
-        if id % 2 == 0 {
+        if id.is_multiple_of(2) {
             self.late(0);
         }
         self.kill();

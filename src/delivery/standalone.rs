@@ -404,7 +404,7 @@ impl Standalone {
                 || lane.recorded.is_some() && record.phase == Phase::Copying
         };
         let fell_back = self.lanes.iter().zip(&found).any(fell_back) && rule!(self, record_falls_back);
-        if fell_back || std::mem::take(&mut self.distrusted) {
+        if std::mem::take(&mut self.distrusted) || fell_back {
             return self.rewind(&found);
         }
         for lane in 0..self.lanes.len() {

@@ -404,7 +404,7 @@ impl Standalone {
                 || lane.recorded.is_some() && record.phase == Phase::Copying
         };
         let fell_back = self.lanes.iter().zip(&found).any(fell_back) && rule!(self, record_falls_back);
-        if fell_back || std::mem::take(&mut self.distrusted) {
+        if std::mem::take(&mut self.distrusted) || fell_back {
             return self.rewind(&found);
         }
         for lane in 0..self.lanes.len() {
@@ -420,7 +420,8 @@ impl Standalone {
             }
         }
         // The last bytes of an earlier process, which ran before its connection was killed, are in the records too.
-        if self.lanes.iter().zip(&found).any(|(lane, record)| lane.following && record.offset > lane.applied) {
+        let ahead = |(lane, record): (&Lane, &&Record)| lane.following && record.offset > lane.applied;
+        if self.lanes.iter().zip(&found).any(ahead) && rule!(self, record_read_back) {
             return self.rewind(&found);
         }
         Ok(Reread::Continue)
@@ -591,8 +592,8 @@ impl Standalone {
         }
     }
 
-    /// Forms a flush of several lanes, carried by `leader`, in the order of the stream. `lanes` is the leader's group, or
-    /// the leader alone with a joint unit at its front.
+    /// Forms a flush of several lanes, carried by `leader`, in the order of the stream. `lanes` is the leader's group,
+    /// or the leader alone with a joint unit at its front.
     ///
     /// A joint unit brings in lanes that stand right before it, with all they sent acknowledged. So nothing that a lane
     /// has applied lies behind the flush's end, which its record will name. The flush goes on behind the joint unit:

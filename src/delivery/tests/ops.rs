@@ -34,6 +34,8 @@ pub enum Op {
     Restart,
     /// Another process takes the job over while this one still runs.
     SecondOwner,
+    /// What is queued can't be trusted any more, and the connections are closed.
+    Distrust,
     /// The target goes down and comes back without the last things that it executed.
     RollBack(usize),
     /// The same, but the connections live, to a server that takes no writes.
@@ -67,6 +69,7 @@ pub fn any_op() -> impl Strategy<Value = Op> {
         1 => Just(Op::TaskFails),
         1 => Just(Op::Restart),
         1 => Just(Op::SecondOwner),
+        1 => Just(Op::Distrust),
         1 => (0usize..6).prop_map(Op::RollBack),
         1 => (0usize..4).prop_map(Op::Demote),
     ]

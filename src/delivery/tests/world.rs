@@ -116,6 +116,11 @@ impl World {
             Op::TaskFails => self.task_fails = true,
             Op::Restart => self.replace(false)?,
             Op::SecondOwner => self.replace(true)?,
+            Op::Distrust => {
+                self.owner.machine.distrust();
+                self.cut(0);
+                self.lost = true;
+            }
             Op::RollBack(count) => self.roll_back(count, false),
             Op::Demote(count) => self.roll_back(count, true),
         }

@@ -13,13 +13,14 @@ pub mod route;
 pub mod repl;
 pub mod resp;
 // L2: the outside world
+pub mod clock;
 pub mod journal;
 pub mod net;
 pub mod source;
+pub mod status;
 pub mod target;
 // L3: motion
 pub mod pipeline;
-pub mod status;
 // L4: people
 pub mod cli;
 pub mod config;

@@ -6,7 +6,7 @@ use super::options::JobOptions;
 use super::progress::Display;
 use super::{Exit, logging, output, summary};
 use crate::config::valid::Job;
-use crate::filter::{self, Scope, ScopeSpec, TypeName};
+use crate::filter::Scope;
 use crate::pipeline::{self, Severity};
 use crate::status::{Status, Summary};
 
@@ -57,7 +57,7 @@ pub(super) fn run_job(
     if !may_start(&job) {
         return Exit::Usage;
     }
-    let scope = match scope(&job) {
+    let scope = match Scope::new(job.scope.clone()) {
         Ok(scope) => scope,
         Err(error) => {
             output::error(&error.to_string(), None);
@@ -83,22 +83,6 @@ pub(super) fn run_job(
             }
         }
     }
-}
-
-/// The rules of what is copied, compiled.
-fn scope(job: &Job) -> Result<Scope, filter::Error> {
-    let said = job.scope.clone();
-    let types = said.types.map(|names| names.iter().map(|name| TypeName::parse(name)).collect());
-    Scope::new(ScopeSpec {
-        databases: said.databases,
-        database_map: said.database_map,
-        keys: said.keys,
-        not_keys: said.not_keys,
-        key_regexes: said.key_regexes,
-        not_key_regexes: said.not_key_regexes,
-        types: types.transpose()?,
-        not_commands: said.not_commands,
-    })
 }
 
 /// Asks whether the target may be emptied; says why not, if not.

@@ -4,7 +4,6 @@
 
 pub mod file;
 pub mod raw;
-pub mod scope;
 pub mod unbuilt;
 pub mod units;
 pub mod valid;

@@ -11,7 +11,8 @@ use serde::Deserialize;
 use serde::de::{Deserializer, Error as _, Visitor};
 
 use super::units::{Bytes, Rate, Span};
-use super::words::{Ack, CopyBy, Existing, LogFormat, LogLevel, OnError, TypeName, Word};
+use super::words::{Ack, CopyBy, Existing, LogFormat, LogLevel, OnError, Word};
+use crate::filter::TypeName;
 use crate::net::endpoint::{HostPort, Place, parse_host_port};
 
 /// One layer of a job.

@@ -4,10 +4,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::raw::{AddressMap, Raw, RawFilter, RawLimits};
-use super::scope::ScopeSpec;
 use super::units::Bytes;
-use super::words::{Ack, Existing, LogFormat, LogLevel, OnError, Progress, Word};
+use super::words::{Ack, Existing, LogFormat, LogLevel, OnError, Progress};
 use super::{Error, unbuilt};
+use crate::filter::ScopeSpec;
 use crate::net::Side;
 use crate::net::endpoint::{Endpoint, Place};
 use crate::net::secret::Secret;
@@ -112,7 +112,7 @@ impl Job {
     /// `Usage` for the first thing that is wrong, missing or not built; `Read` for a password file.
     pub fn new(raw: Raw, flags: RunFlags, environment: &Environment) -> Result<Job, Error> {
         unbuilt::refuse(&raw)?;
-        let mut notes = unbuilt::notes(&raw);
+        let mut notes = Vec::new();
         let once = raw.once.unwrap_or(false);
         let existing = check_existing(raw.target.existing.unwrap_or_default(), once)?;
         let lanes = check_lanes(raw.target.lanes)?;
@@ -384,13 +384,7 @@ fn scope(
     note_merges(databases.as_deref(), &map, notes);
     check_regexes("--key-regex", raw.key_regexes.as_deref())?;
     check_regexes("--not-key-regex", raw.not_key_regexes.as_deref())?;
-    let types = raw.types.map(|types| {
-        let mut names: Vec<String> = types.iter().map(|t| t.as_str().to_owned()).collect();
-        names.sort();
-        names.dedup();
-        names
-    });
-    if types.as_ref().is_some_and(Vec::is_empty) {
+    if raw.types.as_ref().is_some_and(Vec::is_empty) {
         return Err(empty("--type"));
     }
     Ok(ScopeSpec {
@@ -400,7 +394,7 @@ fn scope(
         not_keys: raw.not_keys.unwrap_or_default(),
         key_regexes: raw.key_regexes.unwrap_or_default(),
         not_key_regexes: raw.not_key_regexes.unwrap_or_default(),
-        types,
+        types: raw.types,
         not_commands: check_commands(raw.not_commands.unwrap_or_default())?,
     })
 }

@@ -1,4 +1,5 @@
 use super::*;
+use crate::filter::TypeName;
 
 const BOTH: &str = "[source]\nurl = 'redis://a'\n[target]\nurl = 'redis://b'\n";
 
@@ -173,7 +174,7 @@ fn scope_of_urls_and_lists_is_one() {
     assert_eq!(scope.not_commands, ["flushall", "xgroup|create"]);
     assert_eq!(
         scope.types,
-        Some(vec!["hash".to_owned(), "zset".to_owned()])
+        Some(vec![TypeName::Zset, TypeName::Hash])
     );
 }
 

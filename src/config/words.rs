@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::filter::TypeName;
+
 /// A choice between a few words.
 pub trait Word: Copy + PartialEq + Send + Sync + 'static {
     const ALL: &'static [(&'static str, Self)];
@@ -166,22 +168,9 @@ impl Word for LogFormat {
         &[("text", LogFormat::Text), ("json", LogFormat::Json)];
 }
 
-/// A value type that `--type` may name, as TYPE names it; `module` stands for every module's own.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct TypeName(&'static str);
-
+/// What `--type` may name.
 impl Word for TypeName {
-    const ALL: &'static [(&'static str, Self)] = &[
-        ("string", TypeName("string")),
-        ("list", TypeName("list")),
-        ("set", TypeName("set")),
-        ("zset", TypeName("zset")),
-        ("hash", TypeName("hash")),
-        ("stream", TypeName("stream")),
-        ("array", TypeName("array")),
-        ("vectorset", TypeName("vectorset")),
-        ("module", TypeName("module")),
-    ];
+    const ALL: &'static [(&'static str, Self)] = &TypeName::NAMED;
 }
 
 #[cfg(test)]

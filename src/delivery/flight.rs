@@ -57,15 +57,17 @@ pub struct Flush {
     pub parts: Vec<Part>,
     /// What the records will say.
     pub record: Record,
-    /// To be done before it is sent.
+    /// What its unit needs besides commands; such a unit goes alone. Kept, since a break may undo it.
     pub task: Option<Task>,
+    /// True while the task is to be done before the flush is sent.
+    pub task_due: bool,
     pub commands: u32,
     pub bytes: usize,
 }
 
 impl Flush {
     pub fn new(leader: LaneId, lanes: LaneSet, record: Record) -> Self {
-        Flush { leader, lanes, parts: Vec::new(), record, task: None, commands: 0, bytes: 0 }
+        Flush { leader, lanes, parts: Vec::new(), record, task: None, task_due: false, commands: 0, bytes: 0 }
     }
 
     /// Adds the segments `from..to` of a chunk, which must be whole units behind those already there.
@@ -81,14 +83,6 @@ impl Flush {
             Some(part) if part.to == from && part.holder.same(&holder) => part.to = to,
             _ => self.parts.push(Part { holder, from, to }),
         }
-    }
-
-    /// The task of the unit that it holds, if that has one; such a unit goes alone.
-    pub fn task_of_unit(&self) -> Option<&Task> {
-        self.parts.iter().find_map(|part| match &part.holder {
-            Holder::Joint(joint) => joint.task.as_ref(),
-            Holder::Chunk(_) => None,
-        })
     }
 
     /// Takes out the unit that `at` lies in, so that the rest can be sent without it.

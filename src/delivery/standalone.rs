@@ -299,7 +299,8 @@ impl Standalone {
             Some(flush) => flush,
             None => self.next_flush(lane)?,
         };
-        if let Some(task) = flush.task.take() {
+        if let Some(task) = flush.task.clone().filter(|_| flush.task_due) {
+            flush.task_due = false;
             if rule!(self, task_holds) {
                 self.hold(&flush);
             }
@@ -403,7 +404,7 @@ impl Standalone {
                 || lane.recorded.is_some() && record.phase == Phase::Copying
         };
         let fell_back = self.lanes.iter().zip(&found).any(fell_back) && rule!(self, record_falls_back);
-        if fell_back || std::mem::take(&mut self.distrusted) {
+        if std::mem::take(&mut self.distrusted) || fell_back {
             return self.rewind(&found);
         }
         for lane in 0..self.lanes.len() {
@@ -414,12 +415,13 @@ impl Standalone {
                 self.flush_applied(flush);
             } else {
                 // The break may have ended the task, or the server that it was done on.
-                let task = flush.task_of_unit().cloned().filter(|_| rule!(self, task_again));
-                state.again = Some(Flush { task, ..flush });
+                let task_due = flush.task_due || flush.task.is_some() && rule!(self, task_again);
+                state.again = Some(Flush { task_due, ..flush });
             }
         }
         // The last bytes of an earlier process, which ran before its connection was killed, are in the records too.
-        if self.lanes.iter().zip(&found).any(|(lane, record)| lane.following && record.offset > lane.applied) {
+        let ahead = |(lane, record): (&Lane, &&Record)| lane.following && record.offset > lane.applied;
+        if self.lanes.iter().zip(&found).any(ahead) && rule!(self, record_read_back) {
             return self.rewind(&found);
         }
         Ok(Reread::Continue)
@@ -590,8 +592,8 @@ impl Standalone {
         }
     }
 
-    /// Forms a flush of several lanes, carried by `leader`, in the order of the stream. `lanes` is the leader's group, or
-    /// the leader alone with a joint unit at its front.
+    /// Forms a flush of several lanes, carried by `leader`, in the order of the stream. `lanes` is the leader's group,
+    /// or the leader alone with a joint unit at its front.
     ///
     /// A joint unit brings in lanes that stand right before it, with all they sent acknowledged. So nothing that a lane
     /// has applied lies behind the flush's end, which its record will name. The flush goes on behind the joint unit:
@@ -686,6 +688,7 @@ impl Standalone {
             }
         }
         flush.task.clone_from(&joint.task);
+        flush.task_due = joint.task.is_some();
         flush.add(Holder::Joint(Arc::clone(joint)), 0, joint.chunk.segments.len());
     }
 
@@ -770,7 +773,7 @@ fn covers(record: &Record, flush: &Flush) -> bool {
     // Phases and pieces as well: the offset of a copying lane's record says nothing. Nor does anything tell of a task
     // in the copy, which is simply done again.
     let phase = record.phase == Phase::Following
-        || record.phase == flush.record.phase && flush.task_of_unit().is_none();
+        || record.phase == flush.record.phase && flush.task.is_none();
     phase && record.offset >= flush.record.offset && record.pieces >= flush.record.pieces
 }
 

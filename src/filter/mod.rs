@@ -19,8 +19,6 @@ pub enum Error {
     BadRegex { pattern: String, why: String },
     #[error("{0} key patterns and expressions; at most {PATTERNS_MAX} are taken")]
     TooManyPatterns(usize),
-    #[error("unknown type {word:?}; did you mean {nearest:?}?")]
-    UnknownType { word: String, nearest: &'static str },
     #[error("no replication stream has a command {word:?}; did you mean {nearest:?}?")]
     UnknownCommand { word: String, nearest: String },
     #[error("no databases are chosen: name one, or leave the option out for all")]
@@ -29,29 +27,4 @@ pub enum Error {
     NoTypes,
     #[error("database {0} is mapped, but it is not among the databases to copy")]
     MappedOutside(u32),
-}
-
-/// The one of `names` that takes the fewest changes to become `word`; the first of several.
-fn nearest(word: &str, names: impl Iterator<Item = String>) -> Option<String> {
-    let word = word.to_ascii_lowercase();
-    names.min_by_key(|name| distance(&word, &name.to_ascii_lowercase()))
-}
-
-/// How many letters must be put in, taken out or changed to make `b` of `a`.
-fn distance(a: &str, b: &str) -> usize {
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, left) in a.bytes().enumerate() {
-        let mut diagonal = i;
-        let mut before = i + 1;
-        for (cell, right) in row.iter_mut().skip(1).zip(b.bytes()) {
-            let change = diagonal + usize::from(left != right);
-            diagonal = *cell;
-            before = change.min(before + 1).min(diagonal + 1);
-            *cell = before;
-        }
-        if let Some(first) = row.first_mut() {
-            *first = i + 1;
-        }
-    }
-    row.last().copied().unwrap_or(0)
 }

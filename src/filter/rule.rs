@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use regex::bytes::{RegexSet, RegexSetBuilder};
 
-use super::{Error, Glob, TypeName, nearest};
+use super::{Error, Glob, TypeName};
 use crate::args::Args;
 use crate::commands;
 
@@ -280,12 +280,8 @@ fn command_name(word: &str) -> Result<String, Error> {
     if name.contains('.') || commands::is_known_name(&name) {
         return Ok(name);
     }
-    Err(Error::UnknownCommand {
-        word: word.to_owned(),
-        nearest: nearest(&name, commands::known_names())
-            .unwrap_or_default()
-            .to_ascii_lowercase(),
-    })
+    let nearest = commands::known_names().min_by_key(|known| strsim::osa_distance(&name, known));
+    Err(Error::UnknownCommand { word: word.to_owned(), nearest: nearest.unwrap_or_default().to_ascii_lowercase() })
 }
 
 /// FNV-1a over 64 bits: the standard library's hashes may change between versions, this one is written to records.

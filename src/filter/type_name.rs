@@ -1,7 +1,5 @@
 //! The types of values, by the names that TYPE answers.
 
-use super::{Error, nearest};
-
 /// A type of value that can be chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum TypeName {
@@ -20,19 +18,20 @@ pub enum TypeName {
 }
 
 impl TypeName {
-    pub const ALL: [TypeName; 9] = [
-        TypeName::String,
-        TypeName::List,
-        TypeName::Set,
-        TypeName::Zset,
-        TypeName::Hash,
-        TypeName::Stream,
-        TypeName::Array,
-        TypeName::VectorSet,
-        TypeName::Module,
+    /// Every type with its name.
+    pub const NAMED: [(&'static str, TypeName); 9] = [
+        TypeName::String.named(),
+        TypeName::List.named(),
+        TypeName::Set.named(),
+        TypeName::Zset.named(),
+        TypeName::Hash.named(),
+        TypeName::Stream.named(),
+        TypeName::Array.named(),
+        TypeName::VectorSet.named(),
+        TypeName::Module.named(),
     ];
 
-    pub fn as_str(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         match self {
             TypeName::String => "string",
             TypeName::List => "list",
@@ -46,22 +45,8 @@ impl TypeName {
         }
     }
 
-    /// # Errors
-    /// `UnknownType`, with the nearest name there is.
-    pub fn parse(word: &str) -> Result<Self, Error> {
-        let named = |name: &str| {
-            TypeName::ALL
-                .into_iter()
-                .find(|known| known.as_str().eq_ignore_ascii_case(name))
-        };
-        named(word).ok_or_else(|| {
-            let names = TypeName::ALL.iter().map(|known| known.as_str().to_owned());
-            let near = nearest(word, names).and_then(|name| named(&name));
-            Error::UnknownType {
-                word: word.to_owned(),
-                nearest: near.unwrap_or(TypeName::String).as_str(),
-            }
-        })
+    const fn named(self) -> (&'static str, TypeName) {
+        (self.as_str(), self)
     }
 
     pub(super) fn bit(self) -> u16 {

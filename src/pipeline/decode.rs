@@ -10,6 +10,7 @@ use super::copy_keys::{CopyKeys, CopyError};
 use super::feed::Feed;
 use super::learn::Learner;
 use super::value::{self, ValueWriter};
+use crate::clock::now_ms;
 use crate::commands::{self, LearntError, TargetCaps};
 use crate::delivery::guard::Standing;
 use crate::delivery::record::is_own_key;
@@ -319,7 +320,7 @@ impl<'a> Snapshot<'a> {
         if self.parts.leftovers == Leftovers::RemoveAfter {
             self.copied.insert(key_hash(db, name));
         }
-        if expires_at_ms.is_some_and(|ms| ms <= super::now_ms()) {
+        if expires_at_ms.is_some_and(|ms| ms <= now_ms()) {
             self.counts.expired += 1;
         }
     }

@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Error;
-use super::prepare::{self, InScope, Plan, retrying};
+use super::prepare::{self, Plan, retrying};
 use crate::net::conn::Server;
 use crate::status::{Phase, Status};
 use crate::target::connect::Identity;
-use crate::target::settle;
+use crate::target::{InScope, settle};
 
 /// The part of the job's memory that names and times may take while settling: nothing else is buffered then.
 const MEMORY_PART: u64 = 4;

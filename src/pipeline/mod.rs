@@ -17,7 +17,7 @@ mod stream;
 mod value;
 
 use std::sync::Arc;
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::Instant;
 
 use tokio::sync::watch;
 
@@ -336,10 +336,4 @@ fn stop_on_signals() -> Result<watch::Receiver<u32>, Error> {
         }
     });
     Ok(signals)
-}
-
-/// The time in Unix milliseconds.
-fn now_ms() -> i64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH);
-    now.map_or(0, |d| i64::try_from(d.as_millis()).unwrap_or(i64::MAX))
 }

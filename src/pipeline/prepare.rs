@@ -23,7 +23,7 @@ use crate::status::{Shard, Status};
 use crate::target::checkpoint::{self, Checkpoint};
 use crate::target::connect::{self, Identity};
 use crate::target::owner::Owner;
-use crate::target::{self, preflight, scan};
+use crate::target::{self, InScope, preflight, scan};
 
 /// Connections per target: on two cores four lanes of growing flushes reach what bare pipelining does.
 const LANES_DEFAULT: usize = 4;
@@ -47,7 +47,7 @@ pub struct Plan {
     /// How many keys the source held in scope at the start.
     pub source_keys: u64,
     /// Whether a key of a target database is one that this job writes.
-    pub in_scope: Arc<dyn Fn(u32, &[u8]) -> bool + Send + Sync>,
+    pub in_scope: InScope,
     pub sources_of: SourcesOf,
     /// Keys that `--existing keep` leaves as they are, by [`key_hash`].
     pub kept: Option<Arc<HashSet<u64>>>,
@@ -69,15 +69,7 @@ pub async fn prepare(
     let scope = Arc::new(scope);
     let source_info = ask_source(&source, &status, job.retry_for).await?;
     let found = ask_target(&target, &status, &job).await?;
-    let run_id = source_info.get("run_id").unwrap_or_default();
-    if !run_id.is_empty() && run_id == found.run_id {
-        return Err(Error::SameServer { run_id: run_id.to_owned() });
-    }
-    // From 4.0 on all servers of a replication chain have the same.
-    let replid = source_info.get("master_replid").unwrap_or_default();
-    if !replid.is_empty() && found.info.get("master_replid") == Some(replid) {
-        return Err(Error::SameHistory { replid: replid.to_owned() });
-    }
+    check_apart(&source_info, &found)?;
     tracing::info!(
         source = %source.address, target = %target.address, source_server = source_info.product(),
         target_server = found.info.product(), lanes = job.lanes.map_or(LANES_DEFAULT, usize::from), "connected"
@@ -134,6 +126,20 @@ pub async fn prepare(
         job,
     };
     Ok((plan, checkpoint))
+}
+
+/// Both ends must be servers of their own, neither one and the same nor one a replica of the other.
+fn check_apart(source: &Info, target: &preflight::Found) -> Result<(), Error> {
+    let run_id = source.get("run_id").unwrap_or_default();
+    if !run_id.is_empty() && run_id == target.run_id {
+        return Err(Error::SameServer { run_id: run_id.to_owned() });
+    }
+    // From 4.0 on all servers of a replication chain have the same.
+    let replid = source.get("master_replid").unwrap_or_default();
+    if !replid.is_empty() && target.info.get("master_replid") == Some(replid) {
+        return Err(Error::SameHistory { replid: replid.to_owned() });
+    }
+    Ok(())
 }
 
 /// Reads what an earlier run of the job left in the target.
@@ -340,8 +346,6 @@ async fn make_ready(
         }
     }
 }
-
-pub(super) type InScope = Arc<dyn Fn(u32, &[u8]) -> bool + Send + Sync>;
 
 /// The source databases that go to a target database.
 pub(super) type SourcesOf = Arc<dyn Fn(u32) -> Vec<u32> + Send + Sync>;

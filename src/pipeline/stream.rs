@@ -465,7 +465,9 @@ impl<'a> Stream<'a> {
             lanes = self.parts.router.all_lanes();
         }
         let db = self.parts.scope.target_database(self.db);
-        let list = lanes.len() > 1 && alone && !self.in_transaction && commands::is_key_list(spec, keys);
+        // With copies before it at the same offset it must stay one unit: a record would name both or neither.
+        let alone = alone && !self.in_transaction && self.unit.is_empty();
+        let list = lanes.len() > 1 && alone && commands::is_key_list(spec, keys);
         if !list {
             self.unit.command(db, lanes, args.raw());
             return Ok(());

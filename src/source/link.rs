@@ -1,11 +1,12 @@
 //! The replication link: joins the source as a replica, takes the snapshot, then the stream.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use super::{Ack, Error};
+use crate::clock::now_ms;
 use crate::journal::Journal;
 use crate::net::conn::{Conn, Server};
 use crate::offset::{ReplId, ReplOffset};
@@ -253,9 +254,4 @@ impl Link {
 enum Step {
     Read,
     Ack,
-}
-
-fn now_ms() -> i64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH);
-    now.map_or(0, |d| i64::try_from(d.as_millis()).unwrap_or(i64::MAX))
 }

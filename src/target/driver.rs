@@ -6,13 +6,14 @@ use std::collections::BTreeSet;
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
 use tokio::time::{Interval, MissedTickBehavior, Sleep, interval, sleep};
 
 use super::connect::{self, Identity};
-use super::{Error, checkpoint, escape_key, scan};
+use super::{Error, InScope, checkpoint, escape_key, scan};
+use crate::clock::now_ms;
 use crate::delivery::Standalone;
 use crate::delivery::guard::{self, Standing};
 use crate::delivery::record;
@@ -64,7 +65,7 @@ pub struct Plan {
     /// Bytes a second to the target.
     pub rate: Option<u64>,
     /// Whether a key of a target database is one that this job writes.
-    pub in_scope: Arc<dyn Fn(u32, &[u8]) -> bool + Send + Sync>,
+    pub in_scope: InScope,
     /// What a copied key is remembered by (see [`Task::RemoveLeftovers`]).
     pub key_hash: fn(u32, &[u8]) -> u64,
     pub status: Arc<Status>,
@@ -668,9 +669,4 @@ impl Tokens {
 
 fn place(lane: LaneId) -> String {
     format!("lane {lane}")
-}
-
-fn now_ms() -> i64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH);
-    now.map_or(0, |d| i64::try_from(d.as_millis()).unwrap_or(i64::MAX))
 }

@@ -18,6 +18,9 @@ use crate::delivery::standalone::{Fault, Lost};
 use crate::net::conn;
 use crate::offset::ReplOffset;
 
+/// Whether a key of a target database is one that the job writes.
+pub type InScope = Arc<dyn Fn(u32, &[u8]) -> bool + Send + Sync>;
+
 /// Why a target can't be written.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {

@@ -157,16 +157,15 @@ fn judge_of_damaged_arguments_is_an_error() {
     ] {
         let words: Vec<&str> = line.split(' ').collect();
         let command = OwnedArgs::new(&words);
-        let spec = lookup(command.args()).expect("a row");
-        let verdict = judge(
-            command.args(),
-            spec,
-            0,
-            &scope_of("key=u*"),
-            &mut SmallKeys::new(),
-        );
+        let verdict = judge_u(&command);
         assert!(verdict.is_err(), "{line}: {verdict:?}");
     }
+}
+
+/// The verdict on a command of database 0 where keys that begin with u are in scope.
+fn judge_u(command: &OwnedArgs) -> Result<Verdict, Error> {
+    let spec = lookup(command.args()).expect("a row");
+    judge(command.args(), spec, 0, &scope_of("key=u*"), &mut SmallKeys::new())
 }
 
 #[test]
@@ -180,14 +179,7 @@ fn cut_of_a_long_list_is_linear() {
         }
     }));
     let command = OwnedArgs::new(&words);
-    let spec = lookup(command.args()).expect("a row");
-    let verdict = judge(
-        command.args(),
-        spec,
-        0,
-        &scope_of("key=u*"),
-        &mut SmallKeys::new(),
-    );
+    let verdict = judge_u(&command);
     let Ok(Verdict::Replace(cut)) = verdict else {
         panic!("not cut");
     };

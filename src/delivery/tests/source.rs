@@ -65,6 +65,9 @@ pub struct Source {
     router: Router,
 }
 
+/// A part before it is put into a unit: its lanes, its commands by database, its task.
+type RawPart = (LaneSet, Vec<(u32, Args)>, Option<Task>);
+
 fn args(words: &[&str]) -> Args {
     words.iter().map(|w| w.as_bytes().to_vec()).collect()
 }
@@ -164,7 +167,7 @@ impl Source {
     }
 
     /// Adds a unit of parts, each with its lanes and commands.
-    fn unit(&mut self, stream_db: u32, parts: Vec<(LaneSet, Vec<(u32, Args)>, Option<Task>)>) {
+    fn unit(&mut self, stream_db: u32, parts: Vec<RawPart>) {
         let offset = self.end().plus(10);
         let at = self.units.len();
         let mut unit = Unit { offset, stream_db, parts: Vec::new() };
@@ -204,7 +207,7 @@ impl Source {
 
     /// Adds a command that is a list of keys, each with `width - 1` values, cut per lane.
     pub fn list(&mut self, db: u32, name: &str, width: usize, words: &[&str]) -> &mut Self {
-        let mut parts: Vec<(LaneSet, Vec<(u32, Args)>, Option<Task>)> = Vec::new();
+        let mut parts: Vec<RawPart> = Vec::new();
         for item in words.chunks(width) {
             let lanes = self.lane(item[0].as_bytes());
             match parts.iter_mut().find(|(l, ..)| *l == lanes) {

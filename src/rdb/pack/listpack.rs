@@ -2,11 +2,10 @@
 //!
 //! `u32le total bytes, u16le count, entries, ff`; an entry is its encoding and data, then the size of both, backwards.
 
-use super::{Entry, Kind, Pack, int_at, u16_at, u32_at};
+use super::{Entry, Kind, Pack, int_at, known_count, u16_at, u32_at};
 use crate::rdb::error::Fault;
 
 const HEADER_BYTES: usize = 6;
-const UNKNOWN_COUNT: u16 = 0xffff;
 
 fn bad(reason: &'static str) -> Fault {
     Kind::Listpack.bad(reason)
@@ -16,13 +15,8 @@ pub(super) fn open(blob: &[u8]) -> Result<Pack, Fault> {
     let (Some(total), Some(count)) = (u32_at(blob, 0), u16_at(blob, 4)) else {
         return Err(bad("no room for a header"));
     };
-    if total as usize != blob.len() {
-        return Err(bad("another size than its header says"));
-    }
-    if blob.len() <= HEADER_BYTES || blob.last() != Some(&0xff) {
-        return Err(bad("no end mark"));
-    }
-    let count = (count != UNKNOWN_COUNT).then_some(u64::from(count));
+    Kind::Listpack.check_frame(blob, HEADER_BYTES, total)?;
+    let count = known_count(count);
     Ok(Pack::start(Kind::Listpack, HEADER_BYTES, count))
 }
 

@@ -37,6 +37,22 @@ impl Kind {
             reason,
         }
     }
+
+    /// What listpacks and ziplists have alike: their size in bytes in front, an end mark behind.
+    fn check_frame(self, blob: &[u8], header_bytes: usize, total: u32) -> Result<(), Fault> {
+        if total as usize != blob.len() {
+            return Err(self.bad("another size than its header says"));
+        }
+        if blob.len() <= header_bytes || blob.last() != Some(&0xff) {
+            return Err(self.bad("no end mark"));
+        }
+        Ok(())
+    }
+}
+
+/// A header's count; the largest says that there are too many to tell.
+fn known_count(count: u16) -> Option<u64> {
+    (count != u16::MAX).then_some(u64::from(count))
 }
 
 /// One entry; integers stand for their decimal text.

@@ -3,11 +3,10 @@
 //! `u32le total bytes, u32le tail offset, u16le count, entries, ff`; an entry is the size of the one before it, its encoding
 //! and its data.
 
-use super::{Entry, Kind, Pack, int_at, u16_at, u32_at};
+use super::{Entry, Kind, Pack, int_at, known_count, u16_at, u32_at};
 use crate::rdb::error::Fault;
 
 const HEADER_BYTES: usize = 10;
-const UNKNOWN_COUNT: u16 = 0xffff;
 
 fn bad(reason: &'static str) -> Fault {
     Kind::Ziplist.bad(reason)
@@ -19,13 +18,8 @@ pub(super) fn open(blob: &[u8]) -> Result<Pack, Fault> {
     else {
         return Err(bad("no room for a header"));
     };
-    if total as usize != blob.len() {
-        return Err(bad("another size than its header says"));
-    }
-    if blob.len() <= HEADER_BYTES || blob.last() != Some(&0xff) {
-        return Err(bad("no end mark"));
-    }
-    let count = (count != UNKNOWN_COUNT).then_some(u64::from(count));
+    Kind::Ziplist.check_frame(blob, HEADER_BYTES, total)?;
+    let count = known_count(count);
     let mut pack = Pack::start(Kind::Ziplist, HEADER_BYTES, count);
     pack.tail = tail as usize;
     Ok(pack)

@@ -8,8 +8,35 @@ use std::collections::HashMap;
 use super::unit::LaneId;
 use crate::offset::ReplOffset;
 
-/// Keys by source database, and where each stands. At offset 0 stands a key that can't be trusted, and must be copied.
-pub type Guards = HashMap<(u32, Vec<u8>), ReplOffset>;
+/// What stands elsewhere than the stream.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Guards {
+    /// Keys by source database, and where each stands. At offset 0 stands a key that can't be trusted, and must be
+    /// copied.
+    pub keys: HashMap<(u32, Vec<u8>), ReplOffset>,
+    /// Source databases whose other keys can't be told up to an offset: units on them are answered by copies.
+    pub databases: HashMap<u32, ReplOffset>,
+}
+
+impl Guards {
+    pub fn is_empty(&self) -> bool {
+        self.keys.is_empty() && self.databases.is_empty()
+    }
+
+    /// No guard reaches past this.
+    pub fn until(&self) -> ReplOffset {
+        self.keys.values().chain(self.databases.values()).copied().max().unwrap_or_default()
+    }
+
+    /// Adds what a field of a lane's hash says; one that says nothing is left out.
+    pub fn read(&mut self, field: &[u8], value: &[u8]) {
+        match parse(field, value) {
+            Some((db, Some(key), offset)) => _ = self.keys.insert((db, key), offset),
+            Some((db, None, offset)) => _ = self.databases.insert(db, offset),
+            None => {}
+        }
+    }
+}
 
 /// What the target holds where the stream is gone on with.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -33,12 +60,20 @@ pub fn field(db: u32, key: &[u8]) -> Vec<u8> {
     field
 }
 
-/// Reads a field and its value; `None` if they are no guard.
-pub fn parse(field: &[u8], value: &[u8]) -> Option<((u32, Vec<u8>), ReplOffset)> {
-    let colon = memchr::memchr(b':', field)?;
-    let db = std::str::from_utf8(field.get(..colon)?).ok()?.parse().ok()?;
+/// The field of a database's guard; it's in the hash of lane 0.
+pub fn database_field(db: u32) -> Vec<u8> {
+    db.to_string().into_bytes()
+}
+
+/// Reads a field and its value: the database, the key unless it's the database's own guard, and the offset.
+fn parse(field: &[u8], value: &[u8]) -> Option<(u32, Option<Vec<u8>>, ReplOffset)> {
+    let (db, key) = match memchr::memchr(b':', field) {
+        Some(colon) => (field.get(..colon)?, Some(field.get(colon + 1..)?.to_vec())),
+        None => (field, None),
+    };
+    let db = std::str::from_utf8(db).ok()?.parse().ok()?;
     let offset = std::str::from_utf8(value).ok()?.parse().ok()?;
-    Some(((db, field.get(colon + 1..)?.to_vec()), ReplOffset(offset)))
+    Some((db, key, ReplOffset(offset)))
 }
 
 #[cfg(test)]
@@ -48,9 +83,10 @@ mod tests {
     #[test]
     fn guard_round_trips_with_any_key() {
         for key in [&b"a"[..], b"", b"1:2:\xff\r\n"] {
-            assert_eq!(parse(&field(12, key), b"345"), Some(((12, key.to_vec()), ReplOffset(345))));
+            assert_eq!(parse(&field(12, key), b"345"), Some((12, Some(key.to_vec()), ReplOffset(345))));
         }
-        assert_eq!(parse(b"nocolon", b"1"), None);
+        assert_eq!(parse(&database_field(12), b"345"), Some((12, None, ReplOffset(345))));
+        assert_eq!(parse(b"nonumber", b"1"), None);
         assert_eq!(parse(b"1:k", b"x"), None);
     }
 }

@@ -3,7 +3,7 @@
 //! From then on the key stands at that offset: the stream's units on it up to there are left out, since the value has
 //! them already.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -66,9 +66,7 @@ pub struct CopyKeys {
     side: Side,
     runtime: Handle,
     retry_for: Option<Duration>,
-    keys: Guards,
-    /// Up to where the units on keys of a source database can't be applied to what the target has.
-    databases: HashMap<u32, ReplOffset>,
+    guards: Guards,
     /// Keys that can't be trusted: to be copied before anything is applied to them.
     suspects: HashSet<(u32, Vec<u8>)>,
     /// No guard reaches past this.
@@ -82,8 +80,7 @@ impl CopyKeys {
             side,
             runtime,
             retry_for,
-            keys: Guards::new(),
-            databases: HashMap::new(),
+            guards: Guards::default(),
             suspects: HashSet::new(),
             until: ReplOffset(0),
         }
@@ -94,17 +91,16 @@ impl CopyKeys {
         if self.until >= offset {
             return true;
         }
-        self.keys.clear();
-        self.databases.clear();
+        self.guards = Guards::default();
         !self.suspects.is_empty()
     }
 
     pub fn guard(&self, db: u32, key: &[u8], offset: ReplOffset) -> Guard {
         let stands = |at: Option<&ReplOffset>| at.is_some_and(|at| *at >= offset);
         let key = (db, key.to_vec());
-        if stands(self.keys.get(&key)) {
+        if stands(self.guards.keys.get(&key)) {
             Guard::Stands
-        } else if stands(self.databases.get(&db)) || self.suspects.contains(&key) {
+        } else if stands(self.guards.databases.get(&db)) || self.suspects.contains(&key) {
             Guard::Unknown
         } else {
             Guard::Free
@@ -113,10 +109,9 @@ impl CopyKeys {
 
     /// Starts over with the guards that the target holds.
     pub fn set_guards(&mut self, guards: Guards) {
-        self.until = guards.values().copied().max().unwrap_or_default();
-        self.suspects = guards.iter().filter(|(_, at)| at.0 == 0).map(|(key, _)| key.clone()).collect();
-        self.keys = guards;
-        self.databases.clear();
+        self.until = guards.until();
+        self.suspects = guards.keys.iter().filter(|(_, at)| at.0 == 0).map(|(key, _)| key.clone()).collect();
+        self.guards = guards;
     }
 
     /// Keys that are to be copied as soon as may be.
@@ -124,9 +119,14 @@ impl CopyKeys {
         self.suspects.iter().cloned().collect()
     }
 
-    /// Guards that stand behind `offset`.
-    pub fn guards_behind(&self, offset: ReplOffset) -> impl Iterator<Item = (&(u32, Vec<u8>), &ReplOffset)> {
-        self.keys.iter().filter(move |(_, at)| **at > offset)
+    /// The guards of keys, and then of databases, that stand behind `offset` and those of keys that can't be trusted.
+    pub fn guards_behind(&self, offset: ReplOffset) -> Guards {
+        let behind = |at: &ReplOffset| *at > offset || at.0 == 0;
+        let (keys, databases) = (self.guards.keys.iter(), self.guards.databases.iter());
+        Guards {
+            keys: keys.filter(|(_, at)| behind(at)).map(|(key, at)| (key.clone(), *at)).collect(),
+            databases: databases.filter(|(_, at)| behind(at)).map(|(db, at)| (*db, *at)).collect(),
+        }
     }
 
     /// No guard reaches past this.
@@ -134,22 +134,26 @@ impl CopyKeys {
         self.until
     }
 
-    /// `db` was emptied by the stream: what was copied into it is gone, and the units behind apply to nothing.
-    pub fn forget(&mut self, db: Option<u32>) {
-        self.keys.retain(|(of, _), _| db.is_some_and(|db| db != *of));
-        self.databases.retain(|of, _| db.is_some_and(|db| db != *of));
-        self.suspects.retain(|(of, _)| db.is_some_and(|db| db != *of));
+    /// `db` was emptied by the stream: what was copied into it is gone, and the units behind apply to nothing. Returns
+    /// the guards that it had.
+    pub fn forget(&mut self, db: Option<u32>) -> Guards {
+        let emptied = |of: u32| db.is_none_or(|db| db == of);
+        self.suspects.retain(|(of, _)| !emptied(*of));
+        Guards {
+            keys: self.guards.keys.extract_if(|(of, _), _| emptied(*of)).collect(),
+            databases: self.guards.databases.extract_if(|of, _| emptied(*of)).collect(),
+        }
     }
 
-    /// Units on keys of `db` up to where the source's stream is now are to be answered by copies.
+    /// Units on keys of `db` up to where the source's stream is now, which is returned, are to be answered by copies.
     ///
     /// # Errors
     /// When the source can't be asked.
-    pub fn doubt(&mut self, db: u32) -> Result<(), CopyError> {
+    pub fn doubt(&mut self, db: u32) -> Result<ReplOffset, CopyError> {
         let position = self.retrying(async |side: &mut Side| side.position().await)?;
-        self.databases.insert(db, position.offset);
+        self.guards.databases.insert(db, position.offset);
         self.until = self.until.max(position.offset);
-        Ok(())
+        Ok(position.offset)
     }
 
     /// Reads keys from the source, all at one offset, at which they stand from then on.
@@ -168,7 +172,7 @@ impl CopyKeys {
             let same = position.replid.is_none_or(|of| of == replid) && self.feed.replid() == Some(replid);
             if reached && same {
                 self.until = self.until.max(position.offset);
-                self.keys.extend(keys.iter().map(|key| (key.clone(), position.offset)));
+                self.guards.keys.extend(keys.iter().map(|key| (key.clone(), position.offset)));
                 self.suspects.retain(|key| !keys.contains(key));
                 return Ok((found, position.offset));
             }

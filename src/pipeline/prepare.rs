@@ -227,7 +227,7 @@ async fn take_up_stopped(
         // What it wrote stays as it is.
         OnError::Skip => {
             let hash = guard::hash_key(&id.job, 0);
-            for ((db, key), _) in following.guards.extract_if(|_, at| at.0 == 0) {
+            for ((db, key), _) in following.guards.keys.extract_if(|_, at| at.0 == 0) {
                 let hdel = [&b"HDEL"[..], &hash, &guard::field(db, &key)];
                 conn.ask(&hdel).await.map_err(target::Error::from)?;
             }

@@ -11,9 +11,9 @@ use crate::args::{Args, OwnedArgs};
 use crate::commands::{
     self, CopyKey, Databases, KeyAt, Restore, Rewrite, Shape, SmallKeys, Spec, Verdict, judge, normalise,
 };
-use crate::delivery::guard::{self, Standing};
+use crate::delivery::guard::{self, Guards, Standing};
 use crate::delivery::record::{self, is_own_key};
-use crate::delivery::unit::{Batch, LaneSet, Task};
+use crate::delivery::unit::{Batch, LaneId, LaneSet, Task};
 use crate::journal::Read;
 use crate::offset::ReplOffset;
 use crate::rdb;
@@ -398,12 +398,15 @@ impl<'a> Stream<'a> {
             Shape::FlushAll | Shape::FlushDb | Shape::SwapDb if self.parts.kept.is_some() => {
                 return self.whole_under_keep(command);
             }
-            Shape::FlushAll => self.parts.copy_keys.forget(None),
+            // The hashes go with all else.
+            Shape::FlushAll => _ = self.parts.copy_keys.forget(None),
             Shape::FlushDb => {
-                self.parts.copy_keys.forget(Some(self.db));
+                let forgotten = self.parts.copy_keys.forget(Some(self.db));
                 self.unit.command(db, self.parts.router.all_lanes(), args.raw());
                 if db == 0 {
                     self.store_guards_again();
+                } else {
+                    self.remove_guards(&forgotten);
                 }
                 return Ok(());
             }
@@ -423,10 +426,34 @@ impl<'a> Stream<'a> {
     /// Database 0 was flushed, which holds the guards of all databases.
     fn store_guards_again(&mut self) {
         let guards = self.parts.copy_keys.guards_behind(self.offset);
-        let guards: Vec<_> = guards.map(|((db, key), at)| (*db, key.clone(), *at)).collect();
-        for (db, key, at) in guards {
+        for ((db, key), at) in guards.keys {
             self.store_guard(db, &key, at);
         }
+        for (db, at) in guards.databases {
+            self.store_guard_field(0, &guard::database_field(db), at);
+        }
+    }
+
+    /// Removes guards from the target that the unit at hand ends: a later process would leave out what comes behind it.
+    fn remove_guards(&mut self, guards: &Guards) {
+        let job = self.parts.job.clone();
+        let mut remove = |lane: LaneId, field: &[u8]| {
+            let hdel = OwnedArgs::new(&[b"HDEL", &guard::hash_key(&job, lane)[..], field]);
+            self.unit.command(0, LaneSet::one(lane), hdel.args().raw());
+        };
+        for (db, key) in guards.keys.keys() {
+            remove(self.parts.router.lane_of(key), &guard::field(*db, key));
+            // Keys that can't be trusted are noted there.
+            remove(0, &guard::field(*db, key));
+        }
+        guards.databases.keys().for_each(|db| remove(0, &guard::database_field(*db)));
+    }
+
+    /// Answers the units on keys of a database by copies, up to where the source is now; a later process, too.
+    fn doubt(&mut self, db: u32) -> Result<(), Error> {
+        let at = self.parts.copy_keys.doubt(db)?;
+        self.store_guard_field(0, &guard::database_field(db), at);
+        Ok(())
     }
 
     /// A message goes with the writes of the slot its channel's name falls in; what every client sees, behind all.
@@ -583,10 +610,12 @@ impl<'a> Stream<'a> {
 
     /// Adds the record "this key stands at that offset", which a later process finds.
     fn store_guard(&mut self, db: u32, key: &[u8], offset: ReplOffset) {
-        let lane = self.parts.router.lane_of(key);
-        let (hash, field) = (guard::hash_key(&self.parts.job, lane), guard::field(db, key));
-        let offset = offset.to_string();
-        let hset = OwnedArgs::new(&[b"HSET", &hash[..], &field, offset.as_bytes()]);
+        self.store_guard_field(self.parts.router.lane_of(key), &guard::field(db, key), offset);
+    }
+
+    fn store_guard_field(&mut self, lane: LaneId, field: &[u8], offset: ReplOffset) {
+        let (hash, offset) = (guard::hash_key(&self.parts.job, lane), offset.to_string());
+        let hset = OwnedArgs::new(&[b"HSET", &hash[..], field, offset.as_bytes()]);
         self.unit.command(0, LaneSet::one(lane), hset.args().raw());
         self.guards_stored = true;
     }
@@ -666,14 +695,15 @@ impl<'a> Stream<'a> {
                 Some(list.iter().map(|db| self.parts.scope.target_database(*db)).collect())
             }
         };
-        match databases {
-            Databases::All => self.parts.copy_keys.forget(None),
-            Databases::These(list) => list.iter().for_each(|db| self.parts.copy_keys.forget(Some(*db))),
-        }
+        let forgotten: Vec<Guards> = match databases {
+            Databases::All => vec![self.parts.copy_keys.forget(None)],
+            Databases::These(list) => list.iter().map(|db| self.parts.copy_keys.forget(Some(*db))).collect(),
+        };
         // What the transaction did before is gone with the flush, but for what lies elsewhere.
         self.unit.clear();
         let elsewhere: Vec<CopyKey> = self.written.drain(..).filter(|key| !flushed(key.db)).collect();
         self.unit.task(Task::RemoveScope { databases: targets.clone() }, self.parts.router.all_lanes());
+        forgotten.iter().for_each(|guards| self.remove_guards(guards));
         self.copy(&elsewhere)?;
         // A target database that others flow into as well has lost their keys too.
         let Some(targets) = targets else { return Ok(()) };
@@ -702,13 +732,16 @@ impl<'a> Stream<'a> {
         let elsewhere: Vec<CopyKey> = self.written.drain(..).filter(|key| !sides.contains(&key.db)).collect();
         let all = self.parts.router.all_lanes();
         self.unit.task(Task::RemoveScope { databases: Some(targets.clone()) }, all);
-        sides.iter().for_each(|db| self.parts.copy_keys.forget(Some(*db)));
+        for db in &sides {
+            let forgotten = self.parts.copy_keys.forget(Some(*db));
+            self.remove_guards(&forgotten);
+        }
         self.copy(&elsewhere)?;
         for db in self.flowing_into(&targets)? {
             self.copy_database(db)?;
         }
         for db in sides {
-            self.parts.copy_keys.doubt(db)?;
+            self.doubt(db)?;
         }
         Ok(())
     }
@@ -728,7 +761,7 @@ impl<'a> Stream<'a> {
             }
         }
         // Keys that came and went while they were listed: the stream's units on them can't build on what is here.
-        Ok(self.parts.copy_keys.doubt(db)?)
+        self.doubt(db)
     }
 
     /// SWAPDB where the target's databases can do the same. Records stay where they are read: in database 0.

@@ -106,12 +106,12 @@ pub async fn read(conn: &mut Conn, job: &str) -> Result<Checkpoint, Error> {
 /// # Errors
 /// When the target can't be reached or refuses.
 pub async fn guards(conn: &mut Conn, job: &str, lanes: usize) -> Result<Guards, Error> {
-    let mut guards = Guards::new();
+    let mut guards = Guards::default();
     for lane in 0..lanes {
         let reply = conn.ask(&[&b"HGETALL"[..], &guard::hash_key(job, lane)]).await?;
         for pair in reply.array().unwrap_or_default().chunks_exact(2) {
             if let [Reply::Bulk(field), Reply::Bulk(value)] = pair {
-                guards.extend(guard::parse(field, value));
+                guards.read(field, value);
             }
         }
     }
@@ -141,9 +141,13 @@ pub async fn change_lanes(
     for lane in 0..lanes {
         commands.push(vec![b"SET".to_vec(), record::key(job, lane), record.encode().into_bytes()]);
     }
-    for ((db, key), offset) in from.guards.iter().filter(|(_, at)| **at > record.offset) {
-        let hash = guard::hash_key(job, lane_of(key));
-        commands.push(vec![b"HSET".to_vec(), hash, guard::field(*db, key), offset.to_string().into_bytes()]);
+    let matters = |at: &ReplOffset| *at > record.offset || at.0 == 0;
+    let keys = from.guards.keys.iter().filter(|(_, at)| matters(at));
+    let keys = keys.map(|((db, key), at)| (lane_of(key), guard::field(*db, key), at));
+    let databases = from.guards.databases.iter().filter(|(_, at)| matters(at));
+    let databases = databases.map(|(db, at)| (0, guard::database_field(*db), at));
+    for (lane, field, offset) in keys.chain(databases) {
+        commands.push(vec![b"HSET".to_vec(), guard::hash_key(job, lane), field, offset.to_string().into_bytes()]);
     }
     commands.push(vec![b"EXEC".to_vec()]);
     let mut out = Vec::new();

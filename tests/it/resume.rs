@@ -63,6 +63,15 @@ fn following(a: &Server, b: &Server, what: &str) {
     until_same(a, b, MINUTE, what, &Rules::following(a));
 }
 
+/// The same under the filter that leaves `tmp:` out.
+fn following_in_scope(a: &Server, b: &Server, what: &str) {
+    let rules = Rules {
+        in_scope: &|_, key| !key.starts_with(b"tmp:"),
+        ..Rules::following(a)
+    };
+    until_same(a, b, MINUTE, what, &rules);
+}
+
 /// Ends the job for good: equal to the last millisecond, and no trace of keyferry.
 fn finish(a: &Server, b: &Server, more: &[&str]) {
     run("finish", a, b, more).must_end(MINUTE, 0);
@@ -882,11 +891,7 @@ fn rename_over_the_edge_survives_kills_under_load() {
     }
     load.until_sent(3000, HALF_MINUTE);
     load.stop();
-    let rules = Rules {
-        in_scope: &|_, key| !key.starts_with(b"tmp:"),
-        ..Rules::following(&a)
-    };
-    until_same(&a, &b, MINUTE, "renames over the edge", &rules);
+    following_in_scope(&a, &b, "renames over the edge");
     assert_eq!(full_syncs(&a), 1);
     // Guards go once every record has passed them.
     let mut target = b.client();
@@ -917,11 +922,7 @@ fn rename_over_the_edge_that_its_lane_has_is_not_copied_again() {
         apart += u32::from(offset_of(&one) != offset_of(&two));
         source.load(&vec![cmd!["APPEND", "c", "x"]; 50]);
         tool = start(&a, &b, &more);
-        let rules = Rules {
-            in_scope: &|_, key| !key.starts_with(b"tmp:"),
-            ..Rules::following(&a)
-        };
-        until_same(&a, &b, HALF_MINUTE, "a rename seen again", &rules);
+        following_in_scope(&a, &b, "a rename seen again");
     }
     assert!(apart > 0, "the lanes' records never lay apart");
     tool.stop();
@@ -951,44 +952,65 @@ fn sigterm_while_a_key_is_copied_ends_soon_and_resumes() {
     }
     load.until_sent(1500, HALF_MINUTE);
     load.stop();
-    let rules = Rules {
-        in_scope: &|_, key| !key.starts_with(b"tmp:"),
-        ..Rules::following(&a)
-    };
-    until_same(&a, &b, MINUTE, "stops amid copies", &rules);
+    following_in_scope(&a, &b, "stops amid copies");
     tool.stop();
     assert_eq!(full_syncs(&a), 1);
 }
 
-/// A database that is flushed takes its guards with it: what comes behind builds on nothing.
+/// A database that is flushed takes its guards with it: a later run doesn't leave out what comes behind.
 #[test]
 fn flushed_databases_guards_go_with_it() {
     let (a, b) = (source(), Server::start("redis-7.0"));
-    let more = ["--not-key", "tmp:*", "--lanes", "2"];
+    let more = ["--not-key", "tmp:*", "--lanes", "2", "--rate", "1MiB"];
     a.client().call(&cmd!["SET", "first", 1]);
     let mut tool = start(&a, &b, &more);
     until_following(&b, &mut tool);
-    let mut source = a.client();
-    for i in 0..6 {
-        source.select(2);
-        // All in the target's socket before it answers the first: guards far ahead of the units behind.
-        b.pause();
-        let mut batch = vec![cmd!["SET", "tmp:x", i], cmd!["RENAME", "tmp:x", "c"], cmd!["FLUSHDB"]];
-        batch.extend(vec![cmd!["APPEND", "c", "x"]; 200]);
-        source.load(&batch);
-        b.resume();
-        let mut target = b.client();
-        target.select(2);
-        until(HALF_MINUTE, "some of it", || target.dbsize() > 0);
+    let (mut source, mut target) = (a.client(), b.client());
+    source.select(2);
+    target.select(2);
+    // More than a flush takes, so that the first ends between what was flushed and where the copied key stands.
+    let (parts, part) = (30, "x".repeat(100_000));
+    let mut batch = vec![cmd!["SET", "tmp:x", 1], cmd!["RENAME", "tmp:x", "c"], cmd!["FLUSHDB"]];
+    batch.extend((0..parts).map(|_| cmd!["APPEND", "c", part]));
+    b.pause();
+    source.load(&batch);
+    b.resume();
+    until(HALF_MINUTE, "a part of what comes behind the flush", || {
+        let len = target.call(&cmd!["STRLEN", "c"]).int() as usize;
+        len > 0 && len < parts * part.len()
+    });
+    tool.kill();
+    let mut tool = start(&a, &b, &["--not-key", "tmp:*", "--lanes", "2"]);
+    following_in_scope(&a, &b, "behind a flush");
+    tool.stop();
+    assert_eq!(full_syncs(&a), 1);
+}
+
+/// The same with databases that change places, whose keys are all copied.
+#[test]
+fn swapped_databases_are_told_apart_after_a_kill() {
+    let (a, b) = (source(), Server::start("redis-7.0"));
+    let more = ["--not-key", "tmp:*", "--lanes", "2"];
+    let mix = Mix {
+        prefixes: vec![String::new(), "tmp:".into()],
+        across_databases: true,
+        keys: 15,
+        ..two_databases(&a)
+    };
+    let load = Workload::start(&a, fastrand::u64(..), 3000, mix);
+    let mut tool = start(&a, &b, &more);
+    until_following(&b, &mut tool);
+    let mut rng = Rng::new();
+    for _ in 0..12 {
+        load.until_sent(rng.u64(200..2000), HALF_MINUTE);
         tool.kill();
         tool = start(&a, &b, &more);
-        let rules = Rules {
-            in_scope: &|_, key| !key.starts_with(b"tmp:"),
-            ..Rules::following(&a)
-        };
-        until_same(&a, &b, HALF_MINUTE, "behind a flush", &rules);
     }
+    load.until_sent(1000, HALF_MINUTE);
+    load.stop();
+    following_in_scope(&a, &b, "swaps and kills");
     tool.stop();
+    assert_eq!(full_syncs(&a), 1);
 }
 
 /// Guards and a target that loses its last writes: what was copied is copied again.
@@ -1011,11 +1033,7 @@ fn rename_over_the_edge_survives_a_target_from_an_older_file() {
     }
     load.until_sent(3000, HALF_MINUTE);
     load.stop();
-    let rules = Rules {
-        in_scope: &|_, key| !key.starts_with(b"tmp:"),
-        ..Rules::following(&a)
-    };
-    until_same(&a, &b, MINUTE, "renames over the edge", &rules);
+    following_in_scope(&a, &b, "renames over the edge");
     assert_eq!(full_syncs(&a), 1);
     tool.stop();
 }

@@ -44,13 +44,16 @@ pub struct Fault {
     pub suspects: Vec<(u32, Vec<u8>)>,
 }
 
-/// Why a target can't be gone on with after its records were read: it needs a new full sync.
+/// Why a target can't be gone on with after its records were read: it needs a new full sync, or lanes as it knows them.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Lost {
     #[error("lane {lane} has no record in the target any more")]
     Record { lane: LaneId },
     #[error("the target lost writes while the copy was under way")]
     Copy,
+    /// It fell back to where the job had another lane count. No full sync is needed.
+    #[error("the target's records are those of {lanes} lanes")]
+    Lanes { lanes: usize },
 }
 
 /// How to go on after the records were read.
@@ -388,9 +391,13 @@ impl Standalone {
     ///
     /// Units at or below their lane's record are done; the rest is sent again.
     /// # Errors
-    /// When a record is gone, or the copy has lost what was acknowledged.
+    /// When a record is gone or of another lane count, or the copy has lost what was acknowledged.
     pub fn reread(&mut self, records: &[Option<Record>]) -> Result<Reread, Lost> {
         let generation = self.job.generation;
+        let other = |r: &&Record| r.job.generation == generation && r.job.lanes != self.lanes.len();
+        if let Some(record) = records.iter().flatten().find(other) {
+            return Err(Lost::Lanes { lanes: record.job.lanes });
+        }
         let found: Option<Vec<&Record>> = (0..self.lanes.len())
             .map(|lane| records.get(lane)?.as_ref().filter(|r| r.job.generation == generation))
             .collect();

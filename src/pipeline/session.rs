@@ -20,6 +20,7 @@ use crate::commands::{self, SmallKeys};
 use crate::config::words::{Ack as AckWhen, Existing, OnError};
 use crate::delivery::guard::Standing;
 use crate::delivery::record::{self, JobState};
+use crate::delivery::standalone::Lost;
 use crate::delivery::{Standalone, unit::Batch};
 use crate::net::backoff::Backoff;
 use crate::offset::ReplOffset;
@@ -449,6 +450,7 @@ async fn decode_ended(
 
 fn driver_ended(done: Result<Result<(), target::Error>, tokio::task::JoinError>) -> Result<End, Error> {
     match done {
+        Ok(Err(error @ target::Error::Lost { lost: Lost::Lanes { .. }, .. })) => Ok(End::Resume(error.to_string())),
         Ok(Err(target::Error::Lost { lost, .. })) => Ok(End::FullSync(lost.to_string(), None)),
         Ok(Err(error @ target::Error::FellBack { .. })) => Ok(End::Resume(error.to_string())),
         Ok(Err(error)) => Err(error.into()),

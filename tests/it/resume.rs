@@ -493,6 +493,33 @@ fn target_restarted_from_a_file_of_a_former_run_goes_on_with_this_one() {
     assert_eq!(full_syncs(&a), 1);
 }
 
+/// The file is from when the job had another number of lanes: fewer, or more.
+#[test]
+fn target_restarted_from_a_file_of_another_lane_count_goes_on() {
+    let (a, mut b) = (source(), Server::start("redis-7.0"));
+    let load = Workload::start(&a, fastrand::u64(..), 4000, two_databases(&a));
+    let mut tool = start(&a, &b, &["--lanes", "4"]);
+    until_following(&b, &mut tool);
+    let mut target = b.client();
+    for lanes in ["7", "2", "5", "1"] {
+        load.until_sent(1000, HALF_MINUTE);
+        save(&b);
+        tool.stop();
+        tool = start(&a, &b, &["--lanes", lanes]);
+        let wanted = format!(" lanes={lanes} ");
+        until(HALF_MINUTE, "the new lane count", || record(&mut target, 0).contains(&wanted));
+        load.until_sent(1000, HALF_MINUTE);
+        b.restart();
+        load.until_sent(1000, HALF_MINUTE);
+        target = b.client();
+        until(HALF_MINUTE, "the new lane count again", || record(&mut target, 0).contains(&wanted));
+    }
+    load.stop();
+    following(&a, &b, "from files of other lane counts");
+    tool.stop();
+    assert_eq!(full_syncs(&a), 1);
+}
+
 /// The target's records are gone altogether.
 #[test]
 fn target_that_comes_back_empty_is_copied_again_said_aloud() {

@@ -6,8 +6,7 @@
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
-use tokio::runtime::Handle;
-
+use super::ask::Asking;
 use super::feed::Feed;
 use crate::delivery::guard::Guards;
 use crate::net::backoff::Backoff;
@@ -30,6 +29,8 @@ pub enum CopyError {
     NoOffsets,
     #[error("the source's stream did not come to offset {0}")]
     Behind(ReplOffset),
+    #[error("the session has ended")]
+    Ended,
     #[error("a payload of the source is damaged: {0}")]
     Damaged(#[from] crate::rdb::Error),
 }
@@ -38,7 +39,7 @@ impl CopyError {
     pub fn is_passing(&self) -> bool {
         match self {
             CopyError::Net(error) => error.is_passing(),
-            CopyError::Behind(_) => true,
+            CopyError::Behind(_) | CopyError::Ended => true,
             CopyError::NoOffsets | CopyError::Damaged(_) => false,
         }
     }
@@ -58,7 +59,7 @@ pub enum Guard {
 /// The side connection and the key guards.
 pub struct CopyKeys {
     side: Side,
-    runtime: Handle,
+    asking: Asking,
     retry_for: Option<Duration>,
     keys: Guards,
     /// Up to where the units on keys of a source database can't be applied to what the target has.
@@ -70,10 +71,10 @@ pub struct CopyKeys {
 }
 
 impl CopyKeys {
-    pub fn new(side: Side, runtime: Handle, retry_for: Option<Duration>) -> Self {
+    pub fn new(side: Side, asking: Asking, retry_for: Option<Duration>) -> Self {
         CopyKeys {
             side,
-            runtime,
+            asking,
             retry_for,
             keys: Guards::new(),
             databases: HashMap::new(),
@@ -169,7 +170,9 @@ impl CopyKeys {
                 return Err(CopyError::Behind(position.offset));
             }
             tracing::debug!(offset = %position.offset, "a copied key's offset isn't of this history: asking again");
-            std::thread::sleep(ASK_AGAIN);
+            if self.asking.pause(ASK_AGAIN) {
+                return Err(CopyError::Ended);
+            }
         }
     }
 
@@ -203,13 +206,15 @@ impl CopyKeys {
     ) -> Result<T, CopyError> {
         let mut backoff = Backoff::new(self.retry_for);
         loop {
-            match self.runtime.block_on(ask(&mut self.side)) {
+            let answer = self.asking.ask(ask(&mut self.side)).ok_or(CopyError::Ended)?;
+            let error = match answer {
                 Ok(answer) => return Ok(answer),
-                Err(error) if !error.is_passing() => return Err(error.into()),
-                Err(error) => match backoff.failed(Instant::now()) {
-                    Some(wait) => std::thread::sleep(wait),
-                    None => return Err(error.into()),
-                },
+                Err(error) => error,
+            };
+            let wait = if error.is_passing() { backoff.failed(Instant::now()) } else { None };
+            let Some(wait) = wait else { return Err(error.into()) };
+            if self.asking.pause(wait) {
+                return Err(CopyError::Ended);
             }
         }
     }

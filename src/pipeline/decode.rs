@@ -57,6 +57,8 @@ pub enum Error {
     Learnt { command: String, db: u32, offset: ReplOffset, error: LearntError },
     #[error("{command} may change keys that it doesn't name, so what of it is in scope can't be told (database {db}, offset {offset})")]
     OutOfScope { command: String, db: u32, offset: ReplOffset },
+    #[error("the source writes to database {db}, but the target has no database {target_db} (offset {offset})")]
+    NoDatabase { db: u32, target_db: u32, offset: ReplOffset },
     #[error("the target has nothing like {command} (database {db}, offset {offset})")]
     CannotSend { command: String, db: u32, offset: ReplOffset },
     #[error(transparent)]
@@ -88,6 +90,7 @@ impl Error {
             | Error::Learnt { .. }
             | Error::OutOfScope { .. }
             | Error::CannotSend { .. }
+            | Error::NoDatabase { .. }
             | Error::Ended => false,
         }
     }
@@ -96,6 +99,11 @@ impl Error {
         Some(match self {
             Error::UnknownCommand { command, .. } | Error::CannotSend { command, .. } => {
                 format!("leave it out with --not-command {}", command.to_ascii_lowercase().replace(' ', "|"))
+            }
+            Error::NoDatabase { .. } => {
+                "raise `databases` in the target's configuration, leave the database out with --db, or map it with \
+                 --db-map; then go on with the same command"
+                    .into()
             }
             Error::OutOfScope { command, .. } => {
                 format!("copy whole databases, or leave it out with --not-command {}", command.to_ascii_lowercase())

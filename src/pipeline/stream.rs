@@ -271,6 +271,7 @@ impl<'a> Stream<'a> {
                     offset: self.offset,
                     error: commands::Error::BadNumber { command: "SELECT".into(), index: 1 },
                 })?;
+                self.check_database()?;
             }
             "MULTI" => self.in_transaction = true,
             "EXEC" => {
@@ -283,6 +284,18 @@ impl<'a> Stream<'a> {
             _ => {}
         }
         Ok(())
+    }
+
+    /// Stops before anything goes to a database that the target doesn't have.
+    fn check_database(&mut self) -> Result<(), Error> {
+        if !self.parts.scope.database_in(self.db) {
+            return Ok(());
+        }
+        let target_db = self.parts.scope.target_database(self.db);
+        match self.parts.learner.has_database(target_db).map_err(Error::Target)? {
+            true => Ok(()),
+            false => Err(Error::NoDatabase { db: self.db, target_db, offset: self.offset }),
+        }
     }
 
     /// The row of a command that the table lacks; `None` if it is left out.

@@ -1,34 +1,41 @@
 //! Questions that the decode thread asks of a server, on the tasks' runtime.
 
-use tokio::runtime::Handle;
-use tokio::sync::watch;
+use std::sync::Arc;
+use std::time::Duration;
 
-/// Runs the thread's questions, and gives up when its session ends: nobody would use the answer.
+use tokio::runtime::Handle;
+
+use super::feed::Feed;
+
+/// Runs the thread's questions, and gives up when the stream ends: nobody would use the answer.
 #[derive(Clone)]
 pub struct Asking {
     runtime: Handle,
-    cancelled: watch::Receiver<bool>,
+    feed: Arc<Feed>,
 }
 
 impl Asking {
-    pub fn new(runtime: Handle, cancelled: watch::Receiver<bool>) -> Self {
-        Asking { runtime, cancelled }
+    pub fn new(runtime: Handle, feed: Arc<Feed>) -> Self {
+        Asking { runtime, feed }
     }
 
-    /// The answer, or `None` when the session has ended. Blocks the thread.
+    pub fn feed(&self) -> &Feed {
+        &self.feed
+    }
+
+    /// The answer, or `None` when the stream has ended first. Blocks the thread.
     pub fn ask<T>(&self, question: impl Future<Output = T>) -> Option<T> {
-        let mut cancelled = self.cancelled.clone();
         self.runtime.block_on(async {
             tokio::select! {
+                biased;
                 answer = question => Some(answer),
-                // An error means that the session is gone.
-                _ = async { cancelled.wait_for(|c| *c).await.is_ok() } => None,
+                () = self.feed.ended() => None,
             }
         })
     }
 
-    /// Waits; true if the session has ended.
-    pub fn pause(&self, wait: std::time::Duration) -> bool {
-        self.ask(tokio::time::sleep(wait)).is_none()
+    /// Waits; `None` if the stream ends meanwhile.
+    pub fn pause(&self, wait: Duration) -> Option<()> {
+        self.ask(tokio::time::sleep(wait))
     }
 }

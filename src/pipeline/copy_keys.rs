@@ -7,7 +7,6 @@ use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 use super::ask::Asking;
-use super::feed::Feed;
 use crate::delivery::guard::Guards;
 use crate::net::backoff::Backoff;
 use crate::net::conn;
@@ -29,18 +28,19 @@ pub enum CopyError {
     NoOffsets,
     #[error("the source's stream did not come to offset {0}")]
     Behind(ReplOffset),
-    #[error("the session has ended")]
-    Ended,
     #[error("a payload of the source is damaged: {0}")]
     Damaged(#[from] crate::rdb::Error),
+    /// The stream doesn't come to the answer's offset in this session, which was told to end.
+    #[error("the stream has ended")]
+    Ended,
 }
 
 impl CopyError {
     pub fn is_passing(&self) -> bool {
         match self {
             CopyError::Net(error) => error.is_passing(),
-            CopyError::Behind(_) | CopyError::Ended => true,
-            CopyError::NoOffsets | CopyError::Damaged(_) => false,
+            CopyError::Behind(_) => true,
+            CopyError::NoOffsets | CopyError::Damaged(_) | CopyError::Ended => false,
         }
     }
 }
@@ -151,15 +151,15 @@ impl CopyKeys {
     /// Returns when the stream has been received up to there: the answer is then one about this history.
     /// # Errors
     /// When the source can't be asked, or its stream doesn't come.
-    pub fn read(&mut self, feed: &Feed, keys: &[(u32, Vec<u8>)]) -> Result<(Vec<Found>, ReplOffset), CopyError> {
+    pub fn read(&mut self, keys: &[(u32, Vec<u8>)]) -> Result<(Vec<Found>, ReplOffset), CopyError> {
         let asked: Vec<(u32, &[u8])> = keys.iter().map(|(db, key)| (*db, &key[..])).collect();
         let until = Instant::now() + self.retry_for.unwrap_or(Duration::MAX / 4).max(STREAM_WAIT);
         loop {
-            let replid = feed.replid().ok_or(CopyError::NoOffsets)?;
+            let replid = self.asking.feed().replid().ok_or(CopyError::NoOffsets)?;
             let (found, position) = self.retrying(async |side: &mut Side| side.read_keys(&asked).await)?;
-            let reached = feed.stream.wait_written(position.offset.0, STREAM_WAIT);
+            let reached = self.asking.feed().stream.wait_written(position.offset.0, STREAM_WAIT);
             // Before 4.0 a server doesn't say; its history ends with its process, and with it this one.
-            let same = position.replid.is_none_or(|of| of == replid) && feed.replid() == Some(replid);
+            let same = position.replid.is_none_or(|of| of == replid) && self.asking.feed().replid() == Some(replid);
             if reached && same {
                 self.until = self.until.max(position.offset);
                 self.keys.extend(keys.iter().map(|key| (key.clone(), position.offset)));
@@ -170,9 +170,7 @@ impl CopyKeys {
                 return Err(CopyError::Behind(position.offset));
             }
             tracing::debug!(offset = %position.offset, "a copied key's offset isn't of this history: asking again");
-            if self.asking.pause(ASK_AGAIN) {
-                return Err(CopyError::Ended);
-            }
+            self.asking.pause(ASK_AGAIN).ok_or(CopyError::Ended)?;
         }
     }
 
@@ -199,23 +197,25 @@ impl CopyKeys {
         Ok(info.keyspace().into_iter().map(|(db, _)| db).collect())
     }
 
-    /// Asks the source, again and again while it can't be reached.
+    /// Asks the source, again and again while it can't be reached and the session goes on.
     fn retrying<T>(
         &mut self,
         mut ask: impl AsyncFnMut(&mut Side) -> Result<T, conn::Error>,
     ) -> Result<T, CopyError> {
         let mut backoff = Backoff::new(self.retry_for);
         loop {
-            let answer = self.asking.ask(ask(&mut self.side)).ok_or(CopyError::Ended)?;
+            let Some(answer) = self.asking.ask(ask(&mut self.side)) else {
+                // What it may still answer would be taken for the answer to the next question.
+                self.side = Side::new(self.side.server().clone());
+                return Err(CopyError::Ended);
+            };
             let error = match answer {
                 Ok(answer) => return Ok(answer),
                 Err(error) => error,
             };
             let wait = if error.is_passing() { backoff.failed(Instant::now()) } else { None };
             let Some(wait) = wait else { return Err(error.into()) };
-            if self.asking.pause(wait) {
-                return Err(CopyError::Ended);
-            }
+            self.asking.pause(wait).ok_or(CopyError::Ended)?;
         }
     }
 }

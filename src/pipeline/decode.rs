@@ -8,7 +8,7 @@ use tokio::sync::mpsc;
 
 use super::copy_keys::{CopyKeys, CopyError};
 use super::feed::Feed;
-use super::learn::Learner;
+use super::learn::{AskError, Learner};
 use super::value::{self, ValueWriter};
 use crate::clock::now_ms;
 use crate::commands::{self, LearntError, TargetCaps};
@@ -17,7 +17,6 @@ use crate::delivery::record::is_own_key;
 use crate::delivery::unit::{Batch, Task};
 use crate::filter::{Scope, TypeName};
 use crate::journal::{self, Journal, Read};
-use crate::net::conn;
 use crate::offset::ReplOffset;
 use crate::rdb::{self, Decoder, Event, Key, KeyHead, Limits, RawValue, Rewriter, opcode};
 use crate::repl::resync::Framing;
@@ -65,8 +64,8 @@ pub enum Error {
     Journal(#[from] journal::Error),
     #[error("copying a key from the source: {0}")]
     Copy(#[from] CopyError),
-    #[error("asking the target about a command: {0}")]
-    Target(conn::Error),
+    #[error("asking the target: {0}")]
+    Target(#[from] AskError),
     /// The other side of the pipeline has ended; its own error says why.
     #[error("the target's side has ended")]
     Ended,
@@ -79,7 +78,8 @@ impl Error {
             // A snapshot is damaged on the way or at its source; another one may not be.
             Error::SnapshotCut { .. } => true,
             Error::Copy(error) => error.is_passing(),
-            Error::Target(error) => error.is_passing(),
+            Error::Target(AskError::Net(error)) => error.is_passing(),
+            Error::Target(AskError::Ended) => true,
             Error::Journal(_)
             | Error::Snapshot(_)
             | Error::SnapshotMark

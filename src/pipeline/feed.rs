@@ -4,6 +4,8 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use tokio::sync::watch;
+
 use crate::delivery::guard::Standing;
 use crate::journal::{Journal, Spool};
 use crate::offset::{ReplId, ReplOffset};
@@ -23,6 +25,7 @@ pub struct Feed {
     /// The history's name, which changes with a failover of the source; `None` if the source can't tell.
     replid: Mutex<Option<ReplId>>,
     rewind: Mutex<Rewinding>,
+    ended: watch::Sender<bool>,
     /// Every lane's record in the target names this offset or a later one.
     recorded: AtomicU64,
 }
@@ -86,6 +89,7 @@ impl Feed {
             newlines: AtomicU64::new(0),
             replid: Mutex::new(replid),
             rewind: Mutex::default(),
+            ended: watch::Sender::new(false),
             recorded: AtomicU64::new(0),
         }
     }
@@ -104,6 +108,15 @@ impl Feed {
             snapshot.journal.end();
         }
         self.stream.end();
+        self.ended.send_replace(true);
+    }
+
+    /// Returns when nothing more will come.
+    ///
+    /// Cancel-safe.
+    pub async fn ended(&self) {
+        // The sender lives as long as this.
+        let _ = self.ended.subscribe().wait_for(|ended| *ended).await;
     }
 
     /// Has the decode thread start again; false if the journal doesn't reach back so far, or the thread has ended.

@@ -12,6 +12,15 @@ use crate::resp::reply::Reply;
 /// How long to wait before the target is asked again.
 const ASK_AGAIN: Duration = Duration::from_millis(200);
 
+/// Why the target wasn't asked.
+#[derive(Debug, thiserror::Error)]
+pub enum AskError {
+    #[error(transparent)]
+    Net(#[from] Error),
+    #[error("the stream has ended")]
+    Ended,
+}
+
 /// What the target says of a command.
 #[derive(Debug)]
 pub enum Answer {
@@ -41,7 +50,7 @@ impl Learner {
     ///
     /// # Errors
     /// When the target can't be asked.
-    pub fn has_database(&mut self, db: u32) -> Result<bool, Error> {
+    pub fn has_database(&mut self, db: u32) -> Result<bool, AskError> {
         if self.databases.contains(&db) {
             return Ok(true);
         }
@@ -54,14 +63,13 @@ impl Learner {
     }
 
     /// Asks on a connection of its own, again and again while the target can't be reached: the lanes say what that means.
-    /// Null when the session has ended.
-    fn ask(&self, question: impl AsyncFn(&mut Conn) -> Result<Reply, Error>) -> Result<Reply, Error> {
+    fn ask(&self, question: impl AsyncFn(&mut Conn) -> Result<Reply, Error>) -> Result<Reply, AskError> {
         loop {
             let answer = self.asking.ask(async { question(&mut self.target.connect().await?).await });
             match answer {
-                Some(Err(error)) if error.is_passing() && !self.asking.pause(ASK_AGAIN) => {}
-                Some(answer) => return answer,
-                None => return Ok(Reply::Null),
+                Some(Err(error)) if error.is_passing() => self.asking.pause(ASK_AGAIN).ok_or(AskError::Ended)?,
+                Some(answer) => return Ok(answer?),
+                None => return Err(AskError::Ended),
             }
         }
     }
@@ -70,7 +78,7 @@ impl Learner {
     ///
     /// # Errors
     /// When the target can't be asked.
-    pub fn spec(&mut self, args: Args<'_>) -> Result<Answer, Error> {
+    pub fn spec(&mut self, args: Args<'_>) -> Result<Answer, AskError> {
         if let Some(spec) = self.learnt.lookup(args) {
             return Ok(Answer::Known(spec.clone()));
         }

@@ -81,8 +81,7 @@ struct Running {
     decode: oneshot::Receiver<Result<(), decode::Error>>,
     thread: std::thread::JoinHandle<()>,
     stop: watch::Sender<bool>,
-    /// Ends the decode thread's questions.
-    cancel: watch::Sender<bool>,
+    feed: Arc<Feed>,
     /// How far the target has applied everything; `None` while the copy isn't whole.
     applied: watch::Receiver<Option<ReplOffset>>,
 }
@@ -121,7 +120,7 @@ pub async fn run(
     let end = watch_over(plan, &mut running, until, in_copy, backoff, signals).await;
     // Whatever the reason: nothing of this session may go on beside the next one.
     running.stop.send_replace(true);
-    running.cancel.send_replace(true);
+    running.feed.end();
     running.receive.abort();
     running.driver.abort();
     running.replicas.abort();
@@ -229,14 +228,14 @@ fn start(plan: &Plan, ground: Ground) -> Result<Running, Error> {
     let replicas = tokio::spawn(async move { replicas::watch(&server, &*progress).await });
     let (decoded, decode) = oneshot::channel();
     let standing = following.map(|f| f.standing()).unwrap_or_default();
-    let (cancel, cancelled) = watch::channel(false);
-    let asking = Asking::new(tokio::runtime::Handle::current(), cancelled);
+    let asking = Asking::new(tokio::runtime::Handle::current(), Arc::clone(&feed));
+    let ended = Arc::clone(&feed);
     let parts = parts(plan, feed, ack, batches, (job.lanes, standing, leftovers), asking);
     let thread = std::thread::Builder::new().name("decode".into()).spawn(move || {
         // Nobody listens any more when the session ended otherwise.
         let _ = decoded.send(decode_all(parts));
     })?;
-    Ok(Running { receive, driver, replicas, decode, thread, stop, cancel, applied })
+    Ok(Running { receive, driver, replicas, decode, thread, stop, feed: ended, applied })
 }
 
 fn decode_all(mut parts: Parts) -> Result<(), decode::Error> {

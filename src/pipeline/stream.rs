@@ -2,10 +2,10 @@
 
 use std::sync::atomic::Ordering;
 
-use super::copy_keys::Guard;
+use super::copy_keys::{CopyError, Guard};
 use super::decode::{BATCH_BYTES, Error, Parts, READ_BYTES, READ_WAIT, key_hash, send, type_of};
 use super::feed::Rewind;
-use super::learn::Answer;
+use super::learn::{Answer, AskError};
 use super::value::Attributes;
 use crate::args::{Args, OwnedArgs};
 use crate::commands::{
@@ -143,7 +143,16 @@ impl<'a> Stream<'a> {
                 Read::End if self.parts.feed.close() => return self.hand_over(),
                 Read::End => {}
             }
-            self.parse()?;
+            match self.parse() {
+                // A unit that waits for an answer can't be made any more: it's left for the next session.
+                Err(Error::Copy(CopyError::Ended) | Error::Target(AskError::Ended)) => {
+                    if self.parts.feed.close() {
+                        return self.hand_over();
+                    }
+                    continue;
+                }
+                parsed => parsed?,
+            }
             self.drop_guards();
             self.hand_over()?;
         }
@@ -292,7 +301,7 @@ impl<'a> Stream<'a> {
             return Ok(());
         }
         let target_db = self.parts.scope.target_database(self.db);
-        match self.parts.learner.has_database(target_db).map_err(Error::Target)? {
+        match self.parts.learner.has_database(target_db)? {
             true => Ok(()),
             false => Err(Error::NoDatabase { db: self.db, target_db, offset: self.offset }),
         }
@@ -302,7 +311,7 @@ impl<'a> Stream<'a> {
     fn learn(&mut self, args: Args<'_>) -> Result<Option<Spec>, Error> {
         let command = || String::from_utf8_lossy(args.get(0).unwrap_or_default()).to_ascii_uppercase();
         let (db, offset) = (self.db, self.offset);
-        match self.parts.learner.spec(args).map_err(Error::Target)? {
+        match self.parts.learner.spec(args)? {
             Answer::Known(spec) => Ok(Some(spec)),
             Answer::Unknown | Answer::Opaque(_) if self.parts.skip_faults => {
                 self.skip(&command());
@@ -581,7 +590,7 @@ impl<'a> Stream<'a> {
         if wanted.is_empty() {
             return Ok(());
         }
-        let (found, offset) = self.parts.copy_keys.read(&self.parts.feed, &wanted)?;
+        let (found, offset) = self.parts.copy_keys.read(&wanted)?;
         for ((db, key), found) in wanted.iter().zip(&found) {
             self.put(*db, key, found)?;
             self.store_guard(*db, key, offset);

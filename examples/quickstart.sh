@@ -73,11 +73,13 @@ if [ ${#needed[@]} -gt 0 ]; then
   case " ${needed[*]} " in *" redis-server "*) disable_service ;; esac
   find_server || { echo 'no redis-server was found after installing it' >&2; exit 1; }
 fi
-command -v cargo >/dev/null || { echo 'cargo is missing: install Rust (rustup) first' >&2; exit 2; }
-
-say "Building keyferry"
-(cd "$here" && cargo build --release --locked)
-keyferry=${CARGO_TARGET_DIR:-$here/target}/release/keyferry
+keyferry=${KEYFERRY:-} # a built program, if that is there already
+if [ -z "$keyferry" ]; then
+  command -v cargo >/dev/null || { echo 'cargo is missing: install Rust (rustup) first' >&2; exit 2; }
+  say "Building keyferry"
+  (cd "$here" && cargo build --release --locked)
+  keyferry=${CARGO_TARGET_DIR:-$here/target}/release/keyferry
+fi
 
 # ---- two servers
 

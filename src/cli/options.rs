@@ -164,10 +164,10 @@ struct Running {
     /// Ceiling for everything buffered [default: 256MiB]
     #[arg(long, value_name = "SIZE")]
     memory: Option<Bytes>,
-    /// Ceiling on disk, when memory is used up (no effect yet) [default: 20GiB]
+    /// Ceiling on disk, when memory is used up [default: 20GiB]
     #[arg(long, value_name = "SIZE")]
     spool: Option<Bytes>,
-    /// Folder for it (no effect yet) [default: the job's, under the state directory]
+    /// Folder for it [default: the job's, under the state directory]
     #[arg(long, value_name = "DIR")]
     spool_dir: Option<PathBuf>,
     /// Bytes a second to the target: 50MiB [default: no limit]

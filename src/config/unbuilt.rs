@@ -56,15 +56,6 @@ const REFUSED: &[Unbuilt] = &[
     },
 ];
 
-/// Taken, but said aloud to have no effect yet.
-const WITHOUT_EFFECT: &[Unbuilt] = &[
-    Unbuilt {
-        what: "--on-error recopy",
-        asked: |raw| raw.on_error == Some(super::words::OnError::Recopy),
-        hint: "such commands are left out and counted, as with skip",
-    },
-];
-
 /// # Errors
 /// `Usage` for the first thing that is asked for and not built.
 pub fn refuse(raw: &Raw) -> Result<(), Error> {
@@ -75,14 +66,6 @@ pub fn refuse(raw: &Raw) -> Result<(), Error> {
         )),
         None => Ok(()),
     }
-}
-
-/// Notes on what is asked for and has no effect yet.
-pub fn notes(raw: &Raw) -> Vec<String> {
-    let asked = WITHOUT_EFFECT.iter().filter(|unbuilt| (unbuilt.asked)(raw));
-    asked
-        .map(|unbuilt| format!("{} has no effect yet: {}", unbuilt.what, unbuilt.hint))
-        .collect()
 }
 
 fn places(raw: &Raw) -> impl Iterator<Item = &Place> {
@@ -122,10 +105,7 @@ mod tests {
             "[target]\nexpiry_grace = 0\nlossy = false",
         ] {
             let raw = toml::from_str(text).unwrap();
-            assert!(refuse(&raw).is_ok() && notes(&raw).is_empty(), "{text}");
+            assert!(refuse(&raw).is_ok(), "{text}");
         }
-        let raw =
-            toml::from_str("[target]\nexpiry_grace = '1h'\n[limits]\nspool = '1GiB'").unwrap();
-        assert_eq!(notes(&raw).len(), 1);
     }
 }

@@ -112,7 +112,7 @@ impl Job {
     /// `Usage` for the first thing that is wrong, missing or not built; `Read` for a password file.
     pub fn new(raw: Raw, flags: RunFlags, environment: &Environment) -> Result<Job, Error> {
         unbuilt::refuse(&raw)?;
-        let mut notes = unbuilt::notes(&raw);
+        let mut notes = Vec::new();
         let once = raw.once.unwrap_or(false);
         let existing = check_existing(raw.target.existing.unwrap_or_default(), once)?;
         let lanes = check_lanes(raw.target.lanes)?;

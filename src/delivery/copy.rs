@@ -165,3 +165,55 @@ fn describe(value: &Value) -> Described {
     let (command, key) = name_and_key(value.bytes(), 0);
     Described { command, key, db: value.db(), offset: ReplOffset(0) }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::delivery::record::JobState;
+    use crate::delivery::standalone::{Event, Standalone};
+    use crate::route::Router;
+
+    /// A machine of one lane with two values of database 1 and one of database 0.
+    fn copying() -> Standalone {
+        let job = JobState { replid: None, generation: 1, lanes: 1, late_ms: 0, scope: 0 };
+        let mut machine = Standalone::new("j", job);
+        let mut router = Router::new(1);
+        for (db, key) in [(1, "a"), (1, "b"), (0, "c")] {
+            router.copy(0, db, |out| encode::command(out, &["SET", key, "1"]));
+        }
+        machine.push(router.take(ReplOffset(5), 0));
+        machine
+    }
+
+    fn faults(event: Result<Option<Event>, OutOfStep>) -> usize {
+        match event {
+            Ok(Some(Event::Faults(faults))) => faults.len(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn value_refused_for_good_leaves_the_queued_bytes() {
+        let (mut machine, mut out) = (copying(), Vec::new());
+        machine.send(0, &mut out);
+        assert_eq!(machine.answer(0, Scanned::Status(b"OK")), Ok(None));
+        machine.send(0, &mut out);
+        assert_eq!(faults(machine.answer(0, Scanned::Error(b"NOPERM no"))), 1);
+        assert_eq!(machine.answer(0, Scanned::Status(b"OK")), Ok(Some(Event::Copied { values: 1 })));
+        machine.send(0, &mut out);
+        assert_eq!(machine.answer(0, Scanned::Status(b"OK")), Ok(None));
+        machine.send(0, &mut out);
+        assert_eq!(machine.answer(0, Scanned::Status(b"OK")), Ok(Some(Event::Copied { values: 1 })));
+        assert_eq!((machine.queued_bytes(), machine.is_idle()), (0, true));
+    }
+
+    #[test]
+    fn select_refused_for_good_drops_its_values_and_goes_on() {
+        let (mut machine, mut out) = (copying(), Vec::new());
+        machine.send(0, &mut out);
+        assert_eq!(faults(machine.answer(0, Scanned::Error(b"ERR DB index is out of range"))), 2);
+        machine.send(0, &mut out);
+        assert_eq!(machine.answer(0, Scanned::Status(b"OK")), Ok(Some(Event::Copied { values: 1 })));
+        assert_eq!((machine.queued_bytes(), machine.is_idle()), (0, true));
+    }
+}

@@ -57,15 +57,17 @@ pub struct Flush {
     pub parts: Vec<Part>,
     /// What the records will say.
     pub record: Record,
-    /// To be done before it is sent.
+    /// What its unit needs besides commands; such a unit goes alone. Kept, since a break may undo it.
     pub task: Option<Task>,
+    /// True while the task is to be done before the flush is sent.
+    pub task_due: bool,
     pub commands: u32,
     pub bytes: usize,
 }
 
 impl Flush {
     pub fn new(leader: LaneId, lanes: LaneSet, record: Record) -> Self {
-        Flush { leader, lanes, parts: Vec::new(), record, task: None, commands: 0, bytes: 0 }
+        Flush { leader, lanes, parts: Vec::new(), record, task: None, task_due: false, commands: 0, bytes: 0 }
     }
 
     /// Adds the segments `from..to` of a chunk, which must be whole units behind those already there.
@@ -81,14 +83,6 @@ impl Flush {
             Some(part) if part.to == from && part.holder.same(&holder) => part.to = to,
             _ => self.parts.push(Part { holder, from, to }),
         }
-    }
-
-    /// The task of the unit that it holds, if that has one; such a unit goes alone.
-    pub fn task_of_unit(&self) -> Option<&Task> {
-        self.parts.iter().find_map(|part| match &part.holder {
-            Holder::Joint(joint) => joint.task.as_ref(),
-            Holder::Chunk(_) => None,
-        })
     }
 
     /// Takes out the unit that `at` lies in, so that the rest can be sent without it.
@@ -164,6 +158,31 @@ impl Flush {
             }
         }
         None
+    }
+
+    /// The commands from `from` on, to the end of its unit or of the flush, each with its target database: those whose
+    /// keys are not to be trusted when the one at `from` failed.
+    pub fn commands_from(&self, from: &Located, unit_only: bool) -> Vec<(u32, Vec<u8>)> {
+        let mut commands = Vec::new();
+        for (p, part) in self.parts.iter().enumerate().skip(from.part) {
+            for (i, segment) in part.segments().iter().enumerate() {
+                let at = part.from + i;
+                if (p, at) < (from.part, from.segment) {
+                    continue;
+                }
+                let mut rest = part.holder.chunk().slice(at, at + 1);
+                let mut parser = Parser::new();
+                while let Ok(Some(Parsed::Command { len })) = parser.parse(rest) {
+                    let (command, later) = rest.split_at(len.min(rest.len()));
+                    commands.push((segment.db, command.to_vec()));
+                    rest = later;
+                }
+                if unit_only && segment.last {
+                    return commands;
+                }
+            }
+        }
+        commands
     }
 
     /// Names the command at `at` for people.

@@ -8,8 +8,18 @@ use std::collections::HashMap;
 use super::unit::LaneId;
 use crate::offset::ReplOffset;
 
-/// Keys by source database, and where each stands.
+/// Keys by source database, and where each stands. At offset 0 stands a key that can't be trusted, and must be copied.
 pub type Guards = HashMap<(u32, Vec<u8>), ReplOffset>;
+
+/// What the target holds where the stream is gone on with.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Standing {
+    /// The database selected in the stream at the lowest record.
+    pub stream_db: u32,
+    pub guards: Guards,
+    /// Where each lane's record stands: it has every unit up to there.
+    pub lanes: Vec<ReplOffset>,
+}
 
 /// The hash of a lane's guards.
 pub fn hash_key(job: &str, lane: LaneId) -> Vec<u8> {

@@ -61,6 +61,11 @@ pub fn lane_prefix(job: &str) -> Vec<u8> {
     format!("keyferry:{job}:lane:").into_bytes()
 }
 
+/// The key of what stopped a job: a command that the target refused after the rest of its flush was applied.
+pub fn stopped_key(job: &str) -> Vec<u8> {
+    format!("keyferry:{job}:stopped").into_bytes()
+}
+
 /// The pattern all keys of a job match; job names hold no glob characters.
 pub fn key_pattern(job: &str) -> Vec<u8> {
     format!("keyferry:{job}:*").into_bytes()

@@ -40,6 +40,8 @@ pub struct Fault {
     pub what: Described,
     /// True when the rest of its flush was applied, so that it can't be sent again.
     pub applied: bool,
+    /// Commands of the stream, with their target databases, whose keys may differ from the source's now.
+    pub suspects: Vec<(u32, Vec<u8>)>,
 }
 
 /// Why a target can't be gone on with after its records were read: it needs a new full sync.
@@ -141,6 +143,7 @@ pub struct Standalone {
     replies_unseen: u64,
     /// Batches of another one are dropped.
     epoch: u64,
+    distrusted: bool,
     #[cfg(test)]
     pub(crate) rules: super::rules::Rules,
 }
@@ -159,6 +162,7 @@ impl Standalone {
             queued_bytes: 0,
             replies_unseen: 0,
             epoch: 0,
+            distrusted: false,
             #[cfg(test)]
             rules: super::rules::Rules::default(),
         }
@@ -295,7 +299,8 @@ impl Standalone {
             Some(flush) => flush,
             None => self.next_flush(lane)?,
         };
-        if let Some(task) = flush.task.take() {
+        if let Some(task) = flush.task.clone().filter(|_| flush.task_due) {
+            flush.task_due = false;
             if rule!(self, task_holds) {
                 self.hold(&flush);
             }
@@ -358,12 +363,17 @@ impl Standalone {
                 self.flush_refused(flight, words, Some(at))
             }
             Outcome::AppliedBut(errors) => {
-                let faults = errors.into_iter().map(|(at, words)| fault(&flight, at, words, true)).collect();
+                let faults = errors.into_iter().map(|(at, words)| fault(&flight, at, words, true)).collect::<Vec<_>>();
                 self.flush_applied(flight.flush);
                 Event::Faults(faults)
             }
             Outcome::Refused { words, at } => self.flush_refused(flight, words, at),
         }))
+    }
+
+    /// What is queued can't be trusted: the next [`Standalone::reread`] starts again from the records.
+    pub fn distrust(&mut self) {
+        self.distrusted = true;
     }
 
     /// All connections to the target are gone. Nothing is sent until [`Standalone::reread`].
@@ -393,7 +403,8 @@ impl Standalone {
                 || record.pieces < lane.pieces
                 || lane.recorded.is_some() && record.phase == Phase::Copying
         };
-        if self.lanes.iter().zip(&found).any(fell_back) && rule!(self, record_falls_back) {
+        let fell_back = self.lanes.iter().zip(&found).any(fell_back) && rule!(self, record_falls_back);
+        if std::mem::take(&mut self.distrusted) || fell_back {
             return self.rewind(&found);
         }
         for lane in 0..self.lanes.len() {
@@ -404,12 +415,13 @@ impl Standalone {
                 self.flush_applied(flush);
             } else {
                 // The break may have ended the task, or the server that it was done on.
-                let task = flush.task_of_unit().cloned().filter(|_| rule!(self, task_again));
-                state.again = Some(Flush { task, ..flush });
+                let task_due = flush.task_due || flush.task.is_some() && rule!(self, task_again);
+                state.again = Some(Flush { task_due, ..flush });
             }
         }
         // The last bytes of an earlier process, which ran before its connection was killed, are in the records too.
-        if self.lanes.iter().zip(&found).any(|(lane, record)| lane.following && record.offset > lane.applied) {
+        let ahead = |(lane, record): (&Lane, &&Record)| lane.following && record.offset > lane.applied;
+        if self.lanes.iter().zip(&found).any(ahead) && rule!(self, record_read_back) {
             return self.rewind(&found);
         }
         Ok(Reread::Continue)
@@ -580,8 +592,8 @@ impl Standalone {
         }
     }
 
-    /// Forms a flush of several lanes, carried by `leader`, in the order of the stream. `lanes` is the leader's group, or
-    /// the leader alone with a joint unit at its front.
+    /// Forms a flush of several lanes, carried by `leader`, in the order of the stream. `lanes` is the leader's group,
+    /// or the leader alone with a joint unit at its front.
     ///
     /// A joint unit brings in lanes that stand right before it, with all they sent acknowledged. So nothing that a lane
     /// has applied lies behind the flush's end, which its record will name. The flush goes on behind the joint unit:
@@ -676,6 +688,7 @@ impl Standalone {
             }
         }
         flush.task.clone_from(&joint.task);
+        flush.task_due = joint.task.is_some();
         flush.add(Holder::Joint(Arc::clone(joint)), 0, joint.chunk.segments.len());
     }
 
@@ -748,7 +761,7 @@ impl Standalone {
             Answer::Refused { words, .. } => Some(Event::Elsewhere { words }),
             Answer::Fault { words, what, bytes } => {
                 self.queued_bytes = self.queued_bytes.saturating_sub(bytes);
-                let fault = |what| Fault { words: words.clone(), what, applied: true };
+                let fault = |what| Fault { words: words.clone(), what, applied: true, suspects: Vec::new() };
                 Some(Event::Faults(what.into_iter().map(fault).collect()))
             }
         })
@@ -760,7 +773,7 @@ fn covers(record: &Record, flush: &Flush) -> bool {
     // Phases and pieces as well: the offset of a copying lane's record says nothing. Nor does anything tell of a task
     // in the copy, which is simply done again.
     let phase = record.phase == Phase::Following
-        || record.phase == flush.record.phase && flush.task_of_unit().is_none();
+        || record.phase == flush.record.phase && flush.task.is_none();
     phase && record.offset >= flush.record.offset && record.pieces >= flush.record.pieces
 }
 
@@ -778,5 +791,6 @@ fn fault(flight: &Flight, at: usize, words: String, applied: bool) -> Fault {
         db: 0,
         offset: flight.flush.record.offset,
     });
-    Fault { words, what, applied }
+    let suspects = located.map(|l| flight.flush.commands_from(&l, !applied)).unwrap_or_default();
+    Fault { words, what, applied, suspects }
 }

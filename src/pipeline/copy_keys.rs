@@ -3,7 +3,7 @@
 //! From then on the key stands at that offset: the stream's units on it up to there are left out, since the value has
 //! them already.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 use tokio::runtime::Handle;
@@ -63,6 +63,8 @@ pub struct CopyKeys {
     keys: Guards,
     /// Up to where the units on keys of a source database can't be applied to what the target has.
     databases: HashMap<u32, ReplOffset>,
+    /// Keys that can't be trusted: to be copied before anything is applied to them.
+    suspects: HashSet<(u32, Vec<u8>)>,
     /// No guard reaches past this.
     until: ReplOffset,
 }
@@ -75,6 +77,7 @@ impl CopyKeys {
             retry_for,
             keys: Guards::new(),
             databases: HashMap::new(),
+            suspects: HashSet::new(),
             until: ReplOffset(0),
         }
     }
@@ -86,14 +89,15 @@ impl CopyKeys {
         }
         self.keys.clear();
         self.databases.clear();
-        false
+        !self.suspects.is_empty()
     }
 
     pub fn guard(&self, db: u32, key: &[u8], offset: ReplOffset) -> Guard {
         let stands = |at: Option<&ReplOffset>| at.is_some_and(|at| *at >= offset);
-        if stands(self.keys.get(&(db, key.to_vec()))) {
+        let key = (db, key.to_vec());
+        if stands(self.keys.get(&key)) {
             Guard::Stands
-        } else if stands(self.databases.get(&db)) {
+        } else if stands(self.databases.get(&db)) || self.suspects.contains(&key) {
             Guard::Unknown
         } else {
             Guard::Free
@@ -103,8 +107,14 @@ impl CopyKeys {
     /// Starts over with the guards that the target holds.
     pub fn set_guards(&mut self, guards: Guards) {
         self.until = guards.values().copied().max().unwrap_or_default();
+        self.suspects = guards.iter().filter(|(_, at)| at.0 == 0).map(|(key, _)| key.clone()).collect();
         self.keys = guards;
         self.databases.clear();
+    }
+
+    /// Keys that are to be copied as soon as may be.
+    pub fn suspects(&self) -> Vec<(u32, Vec<u8>)> {
+        self.suspects.iter().cloned().collect()
     }
 
     /// Guards that stand behind `offset`.
@@ -121,6 +131,7 @@ impl CopyKeys {
     pub fn forget(&mut self, db: Option<u32>) {
         self.keys.retain(|(of, _), _| db.is_some_and(|db| db != *of));
         self.databases.retain(|of, _| db.is_some_and(|db| db != *of));
+        self.suspects.retain(|(of, _)| db.is_some_and(|db| db != *of));
     }
 
     /// Units on keys of `db` up to where the source's stream is now are to be answered by copies.
@@ -151,6 +162,7 @@ impl CopyKeys {
             if reached && same {
                 self.until = self.until.max(position.offset);
                 self.keys.extend(keys.iter().map(|key| (key.clone(), position.offset)));
+                self.suspects.retain(|key| !keys.contains(key));
                 return Ok((found, position.offset));
             }
             if Instant::now() > until {

@@ -12,7 +12,7 @@ use super::learn::Learner;
 use super::value::{self, ValueWriter};
 use crate::clock::now_ms;
 use crate::commands::{self, LearntError, TargetCaps};
-use crate::delivery::guard::Guards;
+use crate::delivery::guard::Standing;
 use crate::delivery::record::is_own_key;
 use crate::delivery::unit::{Batch, Task};
 use crate::filter::{Scope, TypeName};
@@ -136,8 +136,8 @@ pub struct Parts {
     pub leftovers: Leftovers,
     /// The job's name in the keys of its records.
     pub job: String,
-    /// Where the stream begins when an earlier process was there before: the database selected, and the key guards.
-    pub resume: (u32, Guards),
+    /// What the target holds when an earlier process was there before.
+    pub standing: Standing,
     pub learner: Learner,
 }
 

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::delivery::guard::Guards;
+use crate::delivery::guard::Standing;
 use crate::journal::{Journal, Spool};
 use crate::offset::{ReplId, ReplOffset};
 use crate::repl::resync::Framing;
@@ -39,10 +39,8 @@ pub struct Snapshot {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rewind {
     pub offset: ReplOffset,
-    pub stream_db: u32,
     pub epoch: u64,
-    /// Keys that stand elsewhere than the stream there.
-    pub guards: Guards,
+    pub standing: Standing,
 }
 
 #[derive(Debug, Default)]
@@ -116,6 +114,8 @@ impl Feed {
         if rewinding.closed || newlines > 0 || !self.stream.reaches(rewind.offset.0) {
             return false;
         }
+        // The guards that the target has now reach past what its records say now, not past what they once said.
+        self.set_recorded(rewind.offset);
         rewinding.wanted = Some(rewind);
         self.stream.interrupt();
         true

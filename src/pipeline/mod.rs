@@ -54,6 +54,8 @@ pub enum Error {
     SourceCluster { address: String },
     #[error("the records of job {job} in the target are those of {other}")]
     OtherJob { job: String, other: &'static str },
+    #[error("job {job} was stopped by a command, and must be told what to do about it: {words}")]
+    StoppedBefore { job: String, words: String },
     #[error("the target holds no records of job {job}")]
     NoSuchJob { job: String },
     #[error("stopped before the job was finished")]
@@ -81,7 +83,7 @@ impl Error {
     pub fn severity(&self) -> Severity {
         match self {
             Error::SameServer { .. } | Error::SameHistory { .. } => Severity::Usage,
-            Error::SourceCluster { .. } | Error::OtherJob { .. } => Severity::NoGo,
+            Error::SourceCluster { .. } | Error::OtherJob { .. } | Error::StoppedBefore { .. } => Severity::NoGo,
             Error::Source(source::Error::Journal(_)) | Error::Decode(decode::Error::Journal(_)) => Severity::Resumable,
             Error::Target(
                 target::Error::ExistingKeys { .. }
@@ -119,6 +121,11 @@ impl Error {
             }
             Error::OtherJob { .. } => Some(
                 "end that job with keyferry finish, give this one another --job, or copy again with --restart".into(),
+            ),
+            Error::StoppedBefore { .. } => Some(
+                "--on-error recopy copies its keys again from the source, --on-error skip leaves them as they are, \
+                 --restart copies everything again"
+                    .into(),
             ),
             Error::NoSuchJob { .. } => {
                 Some("take the same source, target and --job that sync was started with".into())
@@ -218,7 +225,12 @@ async fn sessions(
         {
             begin = change_lanes(plan, begin, &mut generation, &mut backoff, signals.clone()).await?;
         }
-        match session::run(plan, begin, until, &mut generation, &mut backoff, signals.clone()).await? {
+        let before = plan.shard.applied();
+        let end = session::run(plan, begin, until, &mut generation, &mut backoff, signals.clone()).await?;
+        if plan.shard.applied() > before {
+            backoff.progress();
+        }
+        match end {
             session::End::CaughtUp => return Ok(Ending::Complete),
             session::End::Stopped => return Ok(Ending::Stopped),
             session::End::StoppedInCopy => return Ok(Ending::StoppedInCopy),

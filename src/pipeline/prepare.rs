@@ -8,7 +8,8 @@ use super::value::ValueWriter;
 use super::{Error, key_hash};
 use crate::commands::TargetCaps;
 use crate::config::valid::{self, Job};
-use crate::config::words::Existing;
+use crate::config::words::{Existing, OnError};
+use crate::delivery::{guard, record};
 use crate::filter::Scope;
 use crate::journal::{self, Spool};
 use crate::net::backoff::Backoff;
@@ -47,6 +48,7 @@ pub struct Plan {
     pub source_keys: u64,
     /// Whether a key of a target database is one that this job writes.
     pub in_scope: InScope,
+    pub sources_of: SourcesOf,
     /// Keys that `--existing keep` leaves as they are, by [`key_hash`].
     pub kept: Option<Arc<HashSet<u64>>>,
 }
@@ -72,7 +74,8 @@ pub async fn prepare(
         source = %source.address, target = %target.address, source_server = source_info.product(),
         target_server = found.info.product(), lanes = job.lanes.map_or(LANES_DEFAULT, usize::from), "connected"
     );
-    let in_scope = in_scope(&job, &scope);
+    let sources_of = sources_of(&job, &scope);
+    let in_scope = in_scope(&sources_of, &scope);
     check_databases(&target, &source_info, &scope).await?;
     let identity = Identity::new(&job.name, job.unfenced);
     // From here on no former connection of the job can write: what its records say stays true.
@@ -80,10 +83,11 @@ pub async fn prepare(
     *owned = Some(Arc::clone(&owner));
     let footer_version = ask_footer(&target, &identity, &status, &job).await?;
     let late_ms = i64::try_from(job.expiry_grace.as_millis()).unwrap_or(i64::MAX);
-    let checkpoint = read_checkpoint(&target, &job.name).await?;
+    let mut checkpoint = read_checkpoint(&target, &job.name).await?;
     if !job.restart {
         check_checkpoint(&checkpoint, &job, &scope, late_ms)?;
     }
+    take_up_stopped(&target, &identity, &job, &mut checkpoint).await?;
     // Keys in scope are the job's own if it ran before.
     let kept = match checkpoint {
         Checkpoint::None => make_ready(&job, &target, &identity, &found, &in_scope).await?,
@@ -112,6 +116,7 @@ pub async fn prepare(
         late_ms,
         source_keys,
         in_scope: exempt(in_scope, kept.clone()),
+        sources_of,
         kept,
         scope,
         status,
@@ -197,6 +202,40 @@ fn check_checkpoint(checkpoint: &Checkpoint, job: &Job, scope: &Scope, late_ms: 
         return Ok(());
     };
     Err(Error::OtherJob { job: job.name.clone(), other })
+}
+
+/// Does with the command that stopped an earlier run what this one is told to.
+async fn take_up_stopped(
+    target: &Server,
+    id: &Identity,
+    job: &Job,
+    checkpoint: &mut Checkpoint,
+) -> Result<(), Error> {
+    let mut conn = connect::side(target, id).await?;
+    let key = record::stopped_key(&id.job);
+    let stopped = conn.ask(&[&b"GET"[..], &key]).await.map_err(target::Error::from)?;
+    let Some(words) = stopped.bytes() else { return Ok(()) };
+    let Checkpoint::Following(following) = checkpoint else {
+        conn.ask(&[&b"DEL"[..], &key]).await.map_err(target::Error::from)?;
+        return Ok(());
+    };
+    match job.on_error {
+        OnError::Stop if !job.restart => {
+            let words = String::from_utf8_lossy(words).into_owned();
+            return Err(Error::StoppedBefore { job: id.job.clone(), words });
+        }
+        // What it wrote stays as it is.
+        OnError::Skip => {
+            let hash = guard::hash_key(&id.job, 0);
+            for ((db, key), _) in following.guards.extract_if(|_, at| at.0 == 0) {
+                let hdel = [&b"HDEL"[..], &hash, &guard::field(db, &key)];
+                conn.ask(&hdel).await.map_err(target::Error::from)?;
+            }
+        }
+        OnError::Stop | OnError::Recopy => {}
+    }
+    conn.ask(&[&b"DEL"[..], &key]).await.map_err(target::Error::from)?;
+    Ok(())
 }
 
 fn server(side: Side, end: &valid::Server) -> Result<Server, Error> {
@@ -308,14 +347,22 @@ async fn make_ready(
     }
 }
 
-/// Whether a key of a target database is one that the scope's source databases write.
-fn in_scope(job: &Job, scope: &Arc<Scope>) -> InScope {
+/// The source databases that go to a target database.
+pub(super) type SourcesOf = Arc<dyn Fn(u32) -> Vec<u32> + Send + Sync>;
+
+fn sources_of(job: &Job, scope: &Arc<Scope>) -> SourcesOf {
     let (scope, map) = (Arc::clone(scope), job.scope.database_map.clone());
-    Arc::new(move |target_db, key| {
+    Arc::new(move |target_db| {
         let mapped = map.iter().filter(|(_, to)| **to == target_db).map(|(from, _)| *from);
         let same = (!map.contains_key(&target_db)).then_some(target_db);
-        mapped.chain(same).any(|db| scope.database_in(db) && scope.key_in(db, key))
+        mapped.chain(same).filter(|db| scope.database_in(*db)).collect()
     })
+}
+
+/// Whether a key of a target database is one that the scope's source databases write.
+fn in_scope(sources_of: &SourcesOf, scope: &Arc<Scope>) -> InScope {
+    let (scope, sources_of) = (Arc::clone(scope), Arc::clone(sources_of));
+    Arc::new(move |target_db, key| sources_of(target_db).into_iter().any(|db| scope.key_in(db, key)))
 }
 
 fn exempt(in_scope: InScope, kept: Option<Arc<HashSet<u64>>>) -> InScope {

@@ -191,13 +191,20 @@ impl Receive {
             }
             tracing::info!(bytes = status.rdb_bytes_read.get(), "snapshot received");
         }
+        let mut backoff = Backoff::new(self.retry_for);
+        let mut best = self.received();
         loop {
             let error = link.follow(&self.feed.stream, &self.ack, |position, full| self.note(position, full)).await;
             if !error.is_passing() {
                 return End::Failed(error);
             }
             tracing::warn!(error = %error, offset = %self.received(), "the replication link broke");
-            link = match self.reconnect(error).await {
+            // A mere connection is no progress: one that breaks again at once must not be tried for ever.
+            if self.received() > best {
+                best = self.received();
+                backoff.progress();
+            }
+            link = match self.reconnect(error, &mut backoff).await {
                 Ok(link) => link,
                 Err(end) => return end,
             };
@@ -227,11 +234,10 @@ impl Receive {
     }
 
     /// Joins the source again behind what was received.
-    async fn reconnect(&self, lost: Error) -> Result<Link, End> {
-        let mut backoff = Backoff::new(self.retry_for);
+    async fn reconnect(&self, lost: Error, backoff: &mut Backoff) -> Result<Link, End> {
         let mut error = lost;
         loop {
-            if let Err(error) = wait(error, &self.status, &mut backoff).await {
+            if let Err(error) = wait(error, &self.status, backoff).await {
                 return Err(End::Failed(error));
             }
             let received = self.received();

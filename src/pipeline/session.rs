@@ -12,16 +12,18 @@ use super::copy_keys::CopyKeys;
 use super::decode::{self, Parts, Snapshot};
 use super::feed::{Budget, Feed, Rewind};
 use super::learn::Learner;
-use super::prepare::Plan;
+use super::prepare::{Plan, SourcesOf, retrying};
 use super::receive::{self, Joined, Receive, Resume};
 use super::stream::Stream;
 use super::{Error, key_hash};
+use crate::commands::{self, SmallKeys};
 use crate::config::words::{Ack as AckWhen, Existing, OnError};
-use crate::delivery::guard::Guards;
-use crate::delivery::record::JobState;
+use crate::delivery::guard::Standing;
+use crate::delivery::record::{self, JobState};
 use crate::delivery::{Standalone, unit::Batch};
 use crate::net::backoff::Backoff;
 use crate::offset::ReplOffset;
+use crate::resp::command::{Parsed, Parser};
 use crate::route::Router;
 use crate::source::side::Side;
 use crate::source::{self, Ack};
@@ -206,6 +208,7 @@ fn start(plan: &Plan, ground: Ground) -> Result<Running, Error> {
         status: Arc::clone(&plan.status),
         applied: applied_to,
         has_replicas: AtomicBool::new(true),
+        sources_of: Arc::clone(&plan.sources_of),
     });
     let leftovers = if following.is_none() { leftovers(plan, &job) } else { decode::Leftovers::None };
     let machine = match &following {
@@ -217,8 +220,8 @@ fn start(plan: &Plan, ground: Ground) -> Result<Running, Error> {
     let server = plan.target.clone();
     let replicas = tokio::spawn(async move { replicas::watch(&server, &*progress).await });
     let (decoded, decode) = oneshot::channel();
-    let resume = following.map_or((0, Guards::new()), |f| (f.stream_db(), f.guards));
-    let parts = parts(plan, feed, ack, batches, job.lanes, resume, leftovers);
+    let standing = following.map(|f| f.standing()).unwrap_or_default();
+    let parts = parts(plan, feed, ack, batches, job.lanes, standing, leftovers);
     let thread = std::thread::Builder::new().name("decode".into()).spawn(move || {
         // Nobody listens any more when the session ended otherwise.
         let _ = decoded.send(decode_all(parts));
@@ -241,7 +244,11 @@ fn driver_plan(plan: &Plan, progress: Arc<Progress>, resumes: bool, leftovers: d
     driver::Plan {
         server: plan.target.clone(),
         identity: plan.identity.clone(),
-        on_fault: if plan.job.on_error == OnError::Stop { OnFault::Stop } else { OnFault::Skip },
+        on_fault: match plan.job.on_error {
+            OnError::Stop => OnFault::Stop,
+            OnError::Skip => OnFault::Skip,
+            OnError::Recopy => OnFault::Recopy,
+        },
         retry_for: plan.job.retry_for,
         rate: plan.job.rate_bytes_s,
         in_scope: Arc::clone(&plan.in_scope),
@@ -259,7 +266,7 @@ fn parts(
     ack: Arc<Ack>,
     batches: mpsc::Sender<Batch>,
     lanes: usize,
-    resume: (u32, Guards),
+    standing: Standing,
     leftovers: decode::Leftovers,
 ) -> Parts {
     let runtime = tokio::runtime::Handle::current();
@@ -278,7 +285,7 @@ fn parts(
         kept: plan.kept.clone(),
         leftovers,
         job: plan.job.name.clone(),
-        resume,
+        standing,
         learner: Learner::new(plan.target.clone(), runtime),
     }
 }
@@ -312,6 +319,7 @@ struct Progress {
     applied: watch::Sender<Option<ReplOffset>>,
     /// False once the target is known to have none: then its records are as safe as they get.
     has_replicas: AtomicBool,
+    sources_of: SourcesOf,
 }
 
 impl driver::Progress for Arc<Progress> {
@@ -331,8 +339,23 @@ impl driver::Progress for Arc<Progress> {
         }
     }
 
-    fn rewind(&self, offset: ReplOffset, stream_db: u32, epoch: u64, guards: Guards) -> bool {
-        self.feed.rewind(Rewind { offset, stream_db, epoch, guards })
+    fn keys_written(&self, db: u32, command: &[u8]) -> Vec<(u32, Vec<u8>)> {
+        let mut parser = Parser::new();
+        let (Ok(Some(Parsed::Command { .. })), mut keys) = (parser.parse(command), SmallKeys::new()) else {
+            return Vec::new();
+        };
+        let args = parser.args(command);
+        let known = commands::lookup(args).is_some_and(|spec| commands::keys(spec, args, &mut keys).is_ok());
+        let written = keys.iter().filter(|key| known && key.role.writes());
+        let with_db = written.flat_map(|key| {
+            let name = args.get(key.index).unwrap_or_default().to_vec();
+            (self.sources_of)(key.db.unwrap_or(db)).into_iter().map(move |source| (source, name.clone()))
+        });
+        with_db.filter(|(_, key)| !record::is_own_key(key)).collect()
+    }
+
+    fn rewind(&self, offset: ReplOffset, epoch: u64, standing: Standing) -> bool {
+        self.feed.rewind(Rewind { offset, epoch, standing })
     }
 }
 
@@ -443,7 +466,8 @@ async fn caught_up(plan: &Plan, until: Until, mut applied: watch::Receiver<Optio
         return std::future::pending().await;
     }
     let mut side = Side::new(plan.source.clone());
-    let position = side.position().await.map_err(source::Error::from)?;
+    let ask = async || Ok(side.position().await.map_err(source::Error::from)?);
+    let position = retrying(&plan.status, "source", plan.job.retry_for, ask).await?;
     let whole = |at: &Option<ReplOffset>| at.is_some_and(|at| at >= position.offset);
     match applied.wait_for(whole).await {
         Ok(_) => Ok(()),

@@ -11,7 +11,7 @@ use crate::args::{Args, OwnedArgs};
 use crate::commands::{
     self, CopyKey, Databases, KeyAt, Restore, Rewrite, Shape, SmallKeys, Spec, Verdict, judge, normalise,
 };
-use crate::delivery::guard::{self, Guards};
+use crate::delivery::guard::{self, Standing};
 use crate::delivery::record::{self, is_own_key};
 use crate::delivery::unit::{Batch, LaneSet, Task};
 use crate::journal::Read;
@@ -45,6 +45,9 @@ pub struct Stream<'a> {
     epoch: u64,
     /// The target holds guards, which go once every lane's record has passed them.
     guards_stored: bool,
+    /// Where each lane's record stood when the stream began here, and the highest of them: a lane leaves out the units
+    /// up to there, whatever they are made into now.
+    passed: (Vec<ReplOffset>, ReplOffset),
 }
 
 /// A command on its way, with what belongs to it.
@@ -73,20 +76,30 @@ impl<'a> Stream<'a> {
             filtered: 0,
             epoch: 0,
             guards_stored: false,
+            passed: (Vec::new(), ReplOffset(0)),
         }
     }
 
     /// Begins where an earlier process was.
     pub fn resume(parts: &'a mut Parts) -> Self {
-        let (db, guards) = std::mem::take(&mut parts.resume);
-        let mut stream = Stream::new(parts, db);
-        stream.take_guards(guards);
+        let standing = std::mem::take(&mut parts.standing);
+        let mut stream = Stream::new(parts, standing.stream_db);
+        stream.stand(standing);
         stream
     }
 
-    fn take_guards(&mut self, guards: Guards) {
-        self.guards_stored = !guards.is_empty();
-        self.parts.copy_keys.set_guards(guards);
+    fn stand(&mut self, standing: Standing) {
+        self.guards_stored = !standing.guards.is_empty();
+        self.parts.copy_keys.set_guards(standing.guards);
+        let highest = standing.lanes.iter().max().copied().unwrap_or_default();
+        self.passed = (standing.lanes, highest);
+    }
+
+    /// True if the target has the unit at hand as far as it concerns the lane of `key`.
+    fn has_passed(&self, key: &[u8]) -> bool {
+        let (lanes, highest) = &self.passed;
+        let record = || lanes.get(self.parts.router.lane_of(key));
+        self.offset <= *highest && record().is_some_and(|record| self.offset <= *record)
     }
 
     /// Starts again where the target's records stand.
@@ -95,14 +108,14 @@ impl<'a> Stream<'a> {
         self.at = 0;
         self.parser = Parser::new();
         self.offset = rewind.offset;
-        self.db = rewind.stream_db;
-        self.whole = (rewind.offset, rewind.stream_db);
+        self.db = rewind.standing.stream_db;
+        self.whole = (rewind.offset, self.db);
         self.in_transaction = false;
         self.unit.clear();
         self.written.clear();
         self.epoch = rewind.epoch;
         self.parts.router = Router::new(self.parts.router.lanes());
-        self.take_guards(rewind.guards);
+        self.stand(rewind.standing);
     }
 
     /// Follows until the journal ends.
@@ -138,7 +151,9 @@ impl<'a> Stream<'a> {
 
     /// Removes the guards from the target when every lane's record has passed them.
     fn drop_guards(&mut self) {
-        if !self.guards_stored || self.in_transaction || self.parts.feed.recorded() < self.parts.copy_keys.until() {
+        let copy_keys = &self.parts.copy_keys;
+        let pending = self.in_transaction || !copy_keys.suspects().is_empty();
+        if !self.guards_stored || pending || self.parts.feed.recorded() < copy_keys.until() {
             return;
         }
         self.guards_stored = false;
@@ -203,12 +218,24 @@ impl<'a> Stream<'a> {
             }
         }
         if !self.in_transaction {
+            self.copy_suspects()?;
             if !self.unit.is_empty() {
                 self.parts.router.unit(&mut self.unit, self.db, self.offset);
             }
             self.whole = (self.offset, self.db);
         }
         Ok(())
+    }
+
+    /// Copies, with the unit that is at hand, the keys that can't be trusted and weren't named by the stream since.
+    fn copy_suspects(&mut self) -> Result<(), Error> {
+        let suspects = self.parts.copy_keys.suspects();
+        // A unit that only some lanes leave out would never be whole.
+        if suspects.is_empty() || self.offset <= self.passed.1 {
+            return Ok(());
+        }
+        let keys: Vec<CopyKey> = suspects.into_iter().map(|(db, key)| CopyKey { db, key }).collect();
+        self.copy(&keys)
     }
 
     /// The way of nearly every command: one key, nothing filtered, nothing to change. False if it is none such.
@@ -433,7 +460,9 @@ impl<'a> Stream<'a> {
             lanes = self.parts.router.all_lanes();
         }
         let db = self.parts.scope.target_database(self.db);
-        let list = lanes.len() > 1 && alone && !self.in_transaction && commands::is_key_list(spec, keys);
+        // With copies before it at the same offset it must stay one unit: a record would name both or neither.
+        let alone = alone && !self.in_transaction && self.unit.is_empty();
+        let list = lanes.len() > 1 && alone && commands::is_key_list(spec, keys);
         if !list {
             self.unit.command(db, lanes, args.raw());
             return Ok(());
@@ -527,10 +556,13 @@ impl<'a> Stream<'a> {
     }
 
     /// Makes keys equal to the source's, by copying them at an offset.
+    ///
+    /// A key whose lane has the unit already was copied by it in an earlier life, and stands where the guard in the
+    /// target says: another copy would be left out by the lane, and its guard must not seem to be there.
     fn copy(&mut self, keys: &[CopyKey]) -> Result<(), Error> {
         let wanted: Vec<(u32, Vec<u8>)> = keys
             .iter()
-            .filter(|key| !self.is_kept(key))
+            .filter(|key| !self.is_kept(key) && !self.has_passed(&key.key))
             .map(|key| (key.db, key.key.clone()))
             .collect();
         if wanted.is_empty() {

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::Error;
 use super::connect::Identity;
-use crate::delivery::guard::{self, Guards};
+use crate::delivery::guard::{self, Guards, Standing};
 use crate::delivery::record::{self, JobState, Phase, Record};
 use crate::delivery::unit::LANES_MAX;
 use crate::net::conn::Conn;
@@ -48,9 +48,13 @@ impl Following {
         self.records.iter().map(|r| r.offset).max().unwrap_or_default()
     }
 
-    /// The database selected in the stream at the lowest offset.
-    pub fn stream_db(&self) -> u32 {
-        self.records.iter().min_by_key(|r| r.offset).map_or(0, |r| r.stream_db)
+    /// What the stream is gone on with from the lowest offset.
+    pub fn standing(self) -> Standing {
+        Standing {
+            stream_db: self.records.iter().min_by_key(|r| r.offset).map_or(0, |r| r.stream_db),
+            guards: self.guards,
+            lanes: self.records.iter().map(|r| r.offset).collect(),
+        }
     }
 }
 

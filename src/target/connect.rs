@@ -94,7 +94,7 @@ pub async fn connect(server: &Server, id: &Identity, lanes: usize) -> Result<Lan
         conns.push(conn);
     }
     let first = conns.first_mut().ok_or(Error::OutOfStep { address: server.address.to_string() })?;
-    owner::check(first, id).await?;
+    owner::check(server, first, id).await?;
     kill(server, first, id, round).await?;
     let mut records = Vec::with_capacity(lanes);
     for lane in 0..lanes {
@@ -110,7 +110,7 @@ pub async fn connect(server: &Server, id: &Identity, lanes: usize) -> Result<Lan
 /// `OwnerLost` when another run has the job; when the target can't be reached or refuses.
 pub async fn side(server: &Server, id: &Identity) -> Result<Conn, Error> {
     let mut conn = named(server, id, "side").await?;
-    owner::check(&mut conn, id).await?;
+    owner::check(server, &mut conn, id).await?;
     Ok(conn)
 }
 

@@ -2,6 +2,7 @@
 //!
 //! One task drives all lanes: what one lane may send depends on the answers of the others.
 
+use std::collections::BTreeSet;
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -14,7 +15,7 @@ use super::connect::{self, Identity};
 use super::{Error, InScope, checkpoint, escape_key, scan};
 use crate::clock::now_ms;
 use crate::delivery::Standalone;
-use crate::delivery::guard::Guards;
+use crate::delivery::guard::{self, Standing};
 use crate::delivery::record;
 use crate::delivery::standalone::{Event, Fault, Lost, Reread};
 use crate::delivery::unit::{Batch, LaneId, Task};
@@ -26,7 +27,7 @@ use crate::resp::reply::Scanner;
 use crate::status::Status;
 
 /// Bytes taken from the router and not yet applied; beyond, the router waits.
-const QUEUED_BYTES_MAX: usize = 16 << 20;
+const QUEUED_BYTES_MAX: usize = 8 << 20;
 
 /// Bytes read from a socket at a time.
 const READ_BYTES: usize = 64 * 1024;
@@ -51,6 +52,8 @@ const PLACE: &str = "target";
 pub enum OnFault {
     Stop,
     Skip,
+    /// Copy its keys again from the source.
+    Recopy,
 }
 
 /// What the driver needs besides the machine.
@@ -79,8 +82,10 @@ pub trait Progress {
     fn applied(&self, offset: ReplOffset);
     /// Every lane's record names `offset` or a later one.
     fn recorded(&self, offset: ReplOffset);
+    /// The keys, by source database, that a command writes which was sent to a target database.
+    fn keys_written(&self, db: u32, command: &[u8]) -> Vec<(u32, Vec<u8>)>;
     /// The target has fallen back: the router is to start again. False if it can't.
-    fn rewind(&self, offset: ReplOffset, stream_db: u32, epoch: u64, guards: Guards) -> bool;
+    fn rewind(&self, offset: ReplOffset, epoch: u64, standing: Standing) -> bool;
 }
 
 /// A connection and what is on its way through it.
@@ -109,6 +114,8 @@ enum Exit {
     Broken(Error),
     /// Work that must be done before the lane goes on.
     Task(LaneId, Task),
+    /// What is queued builds on keys that aren't the source's any more.
+    Distrust(Vec<Fault>),
 }
 
 pub struct Driver {
@@ -153,7 +160,10 @@ impl Driver {
                 Ok(()) => {
                     first = false;
                     self.plan.status.clear(PLACE);
-                    self.serve().await?
+                    match self.serve().await {
+                        Ok(exit) => exit,
+                        Err(error) => return Err(self.stopped(error).await),
+                    }
                 }
                 Err(error) => Exit::Broken(error),
             };
@@ -161,6 +171,13 @@ impl Driver {
                 Exit::Done => return Ok(()),
                 Exit::Broken(error) => error,
                 Exit::Task(..) => continue,
+                Exit::Distrust(faults) => {
+                    self.note_suspects(&faults).await?;
+                    self.machine.distrust();
+                    self.machine.broken();
+                    self.lanes.clear();
+                    continue;
+                }
             };
             self.machine.broken();
             self.lanes.clear();
@@ -196,7 +213,8 @@ impl Driver {
             if let Reread::Rewind { offset, stream_db, epoch } = reread {
                 let conn = found.conns.first_mut().ok_or_else(|| self.out_of_step())?;
                 let guards = checkpoint::guards(conn, &self.plan.identity.job, lanes).await?;
-                self.rewind(offset, stream_db, epoch, guards)?;
+                let lanes = found.records.iter().flatten().map(|record| record.offset).collect();
+                self.rewind(offset, epoch, Standing { stream_db, guards, lanes })?;
             }
         }
 
@@ -216,10 +234,10 @@ impl Driver {
     }
 
     /// The target's records aren't where they were thought to be: what lies behind them is sent again.
-    fn rewind(&self, offset: ReplOffset, stream_db: u32, epoch: u64, guards: Guards) -> Result<(), Error> {
+    fn rewind(&self, offset: ReplOffset, epoch: u64, standing: Standing) -> Result<(), Error> {
         self.plan.status.error("target's records moved");
         tracing::warn!(%offset, "the target's records moved, as after a failover: going on from there");
-        if self.plan.progress.rewind(offset, stream_db, epoch, guards) {
+        if self.plan.progress.rewind(offset, epoch, standing) {
             return Ok(());
         }
         Err(Error::FellBack { address: self.plan.server.address.to_string(), offset })
@@ -458,22 +476,57 @@ impl Driver {
     }
 
     fn take_faults(&mut self, lane: LaneId, faults: Vec<Fault>) -> Result<Option<Exit>, Error> {
-        for fault in faults {
+        for fault in &faults {
             self.plan.status.error("refused for good");
             // A refused transaction that doesn't say which command was wrong can't be sent without it.
             if self.plan.on_fault == OnFault::Stop || fault.what.command == "EXEC" {
-                return Err(Error::Fault(Box::new(fault)));
+                return Err(Error::Fault(Box::new(fault.clone())));
             }
-            self.plan.status.commands_skipped.add(1);
+            let recopied = self.plan.on_fault == OnFault::Recopy && !fault.suspects.is_empty();
+            self.plan.status.commands_skipped.add(u64::from(!recopied));
             tracing::warn!(
-                offset = %fault.what.offset, lane, db = fault.what.db, command = fault.what.command,
+                offset = %fault.what.offset, lane, db = fault.what.db, command = fault.what.command, recopied,
                 key = escape_key(&fault.what.key), error = fault.words, "left out: the target refuses it for good"
             );
-            if !fault.applied {
+            if !fault.applied && !recopied {
                 self.machine.unpause(lane);
             }
         }
-        Ok(None)
+        let recopy = self.plan.on_fault == OnFault::Recopy && faults.iter().any(|f| !f.suspects.is_empty());
+        Ok(recopy.then_some(Exit::Distrust(faults)))
+    }
+
+    /// Writes into the target which keys are to be copied again, so that a later process knows, too.
+    async fn note_suspects(&mut self, faults: &[Fault]) -> Result<(), Error> {
+        let commands = faults.iter().flat_map(|fault| &fault.suspects);
+        let keys: BTreeSet<(u32, Vec<u8>)> =
+            commands.flat_map(|(db, raw)| self.plan.progress.keys_written(*db, raw)).collect();
+        let mut conn = connect::side(&self.plan.server, &self.plan.identity).await?;
+        for (db, key) in keys {
+            // Which lane's hash holds it doesn't matter: all are read.
+            let hash = guard::hash_key(&self.plan.identity.job, 0);
+            conn.ask(&[&b"HSET"[..], &hash, &guard::field(db, &key), b"0"]).await?;
+        }
+        Ok(())
+    }
+
+    /// Writes what stopped the job where the rest of a flush was applied: a later run must be told what to do about it.
+    async fn stopped(&mut self, error: Error) -> Error {
+        let Error::Fault(fault) = &error else { return error };
+        if !fault.applied || fault.suspects.is_empty() {
+            return error;
+        }
+        let written = async {
+            self.note_suspects(std::slice::from_ref(fault)).await?;
+            let mut conn = connect::side(&self.plan.server, &self.plan.identity).await?;
+            let key = record::stopped_key(&self.plan.identity.job);
+            conn.ask(&[&b"SET"[..], &key, error.to_string().as_bytes()]).await?;
+            Ok::<(), Error>(())
+        };
+        if let Err(failed) = written.await {
+            tracing::warn!(error = %failed, "what stopped the job can't be written to the target");
+        }
+        error
     }
 
     /// Does what plain commands can't, on a connection of its own.

@@ -73,7 +73,7 @@ impl Owner {
         }
         *takeover = false;
         connect::kill_others(server, &mut conn, identity).await?;
-        check(&mut conn, identity).await?;
+        check(server, &mut conn, identity).await?;
         renew(&mut conn, identity).await?;
         let (lost_to, lost) = watch::channel(None);
         let renewal = keep(server.clone(), identity.clone(), conn, lost_to);
@@ -129,10 +129,11 @@ impl Drop for Owner {
 /// Looks at the lease behind a new connection's name: whoever was killed by a new owner finds that owner here.
 ///
 /// A lease that is gone (it ran out while this process was frozen, or was wiped) is taken again, unless somebody else
-/// is faster.
+/// is faster. So is one whose holder doesn't live: a target that restarted from an older file, or a replica that took
+/// over, may know an owner before this one.
 /// # Errors
 /// `OwnerLost` when another has it; when the target can't be reached or refuses.
-pub async fn check(conn: &mut Conn, id: &Identity) -> Result<(), Error> {
+pub async fn check(server: &Server, conn: &mut Conn, id: &Identity) -> Result<(), Error> {
     let (key, mine) = (id.lease_key(), id.me.encode());
     let px = LEASE_MS.to_string();
     for _ in 0..CHECKS_MAX {
@@ -142,11 +143,10 @@ pub async fn check(conn: &mut Conn, id: &Identity) -> Result<(), Error> {
             .bytes()
             .map(Lease::parse)
         {
-            let ours = lease.token == id.token();
-            return if ours {
+            return if lease.token == id.token() {
                 Ok(())
             } else {
-                Err(owner_lost(id, &lease))
+                take_back(server, conn, id).await
             };
         }
         let set = [
@@ -182,6 +182,24 @@ pub async fn check(conn: &mut Conn, id: &Identity) -> Result<(), Error> {
     Err(Error::OutOfStep {
         address: conn.address().to_owned(),
     })
+}
+
+/// Takes the lease from a holder that doesn't live, as a starter would, and kills what is left of it.
+async fn take_back(server: &Server, conn: &mut Conn, id: &Identity) -> Result<(), Error> {
+    let former = match take(server, conn, id, false).await {
+        Err(Error::Owned { by, .. }) => return Err(owner_lost(id, &by)),
+        former => former?,
+    };
+    if let Some(former) = former {
+        tracing::warn!(
+            target = conn.address(),
+            job = id.job,
+            host = former.host,
+            pid = former.pid,
+            "the lease was that of an owner that doesn't live: taken again"
+        );
+    }
+    connect::kill_others(server, conn, id).await
 }
 
 /// The commands that empty a target and leave the lease there, all in one transaction.
@@ -327,7 +345,7 @@ async fn look(
         *conn = Some(connect::named(server, id, "lease").await?);
     }
     let Some(conn) = conn else { return Ok(()) };
-    check(conn, id).await?;
+    check(server, conn, id).await?;
     if due {
         renew(conn, id).await?;
     }

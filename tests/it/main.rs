@@ -5,6 +5,7 @@
 #[macro_use]
 mod client;
 mod compare;
+mod line;
 mod load;
 mod proxy;
 mod server;
@@ -20,5 +21,7 @@ mod harness;
 mod links;
 mod mistakes;
 mod owner;
+mod resume;
 mod rules;
 mod settle;
+mod torture;

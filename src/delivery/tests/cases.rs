@@ -4,8 +4,9 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use super::ops::{Op, REFUSALS};
 use super::source::Source;
-use super::world::{Around, Op, REFUSALS, World};
+use super::world::{Around, World};
 use crate::delivery::rules::Rules;
 
 const ALL: usize = usize::MAX;
@@ -36,7 +37,16 @@ fn needs_by(
     assert_eq!(run(make(), rules, Around::default(), &steps), Ok(()), "by all rules");
     remove(&mut rules, &mut around);
     let without = catch_unwind(AssertUnwindSafe(|| run(make(), rules, around, &steps)));
-    assert!(!matches!(without, Ok(Ok(()))), "without the rule it ends well too");
+    assert_breaks(without);
+}
+
+/// A wrong end, or an assertion of the machine.
+fn assert_breaks(without: std::thread::Result<Checked>) {
+    match without {
+        Ok(Ok(())) => panic!("without the rule it ends well too"),
+        Ok(Err(why)) => println!("without the rule: {why}"),
+        Err(_) => println!("without the rule: an assertion"),
+    }
 }
 
 fn ops(list: &'static [Op]) -> impl Fn(&mut World) -> Checked {
@@ -222,7 +232,9 @@ fn idle_lane_of_a_group_keeps_its_place_while_others_wait() {
 
 #[test]
 fn command_cut_over_joined_lanes_is_whole_in_one_flush() {
-    let stream = |s: &mut Source| chain(s.together(0, &["a", "b"], &["INCR a", "INCR b"]).list(0, "MSET", 2, &["a", "7", "b", "7"]));
+    let stream = |s: &mut Source| {
+        s.together(0, &["a", "b"], &["INCR a", "INCR b"]).list(0, "MSET", 2, &["a", "7", "b", "7"]);
+    };
     let rules = Rules { flush_commands_max: 3, ..Rules::default() };
     let around = Around { strict: false, ..Around::default() };
     const STEPS: [Op; 4] = [Op::Push(2), Op::Send(0), Op::Serve(0, ALL), Op::Restart];
@@ -234,6 +246,15 @@ fn task_broken_off_is_done_again() {
     let stream = source(|s| chain(s.one("INCR a").task(&["SET b 1"])));
     const STEPS: [Op; 5] = [Op::Push(2), Op::Pump(1), Op::TaskFails, Op::Send(0), Op::Connect];
     needs(stream, |rules, _| rules.task_again = false, ops(&STEPS));
+}
+
+#[test]
+fn task_of_a_unit_refused_for_good_is_done_again_after_a_loss() {
+    let stream = source(|s| chain(s.one("INCR a").task(&["SET b 1"])));
+    // What is lost is the task, and the records know of nothing.
+    const STEPS: [Op; 6] =
+        [Op::Push(2), Op::Pump(1), Op::Refuse(0, REFUSALS[5]), Op::Send(0), Op::Pump(0), Op::RollBack(1)];
+    assert_eq!(run(stream(), Rules::default(), Around::default(), ops(&STEPS)), Ok(()));
 }
 
 #[test]
@@ -275,7 +296,7 @@ fn needs_in_the_copy(remove: impl Fn(&mut Rules, &mut Around), list: &[Op]) {
     let (mut rules, mut around) = (Rules::default(), Around { strict: false, ..Around::default() });
     remove(&mut rules, &mut around);
     let without = catch_unwind(AssertUnwindSafe(|| run(rules, around)));
-    assert!(!matches!(without, Ok(Ok(()))), "without the rule it ends well too");
+    assert_breaks(without);
 }
 
 #[test]
@@ -298,7 +319,8 @@ fn record_of_a_joint_flush_counts_the_pieces_of_all_lanes() {
         world.step(Op::Push(1))?;
         pump(&mut world, &[1, 1, 0, 0])?;
         // The leftovers' joint flush, led by a lane without pieces.
-        [Op::Send(0), Op::Send(0), Op::Serve(0, ALL), Op::Cut(0), Op::Connect].iter().try_for_each(|op| world.step(*op))?;
+        let cut = [Op::Send(0), Op::Send(0), Op::Serve(0, ALL), Op::Cut(0), Op::Connect];
+        cut.iter().try_for_each(|op| world.step(*op))?;
         world.drain()
     };
     assert_eq!(run(Rules::default()), Ok(()));

@@ -6,8 +6,9 @@ use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
+use super::ops::{Op, any_op};
 use super::source::{Source, Spec, any_spec};
-use super::world::{Around, Op, World, any_op};
+use super::world::{Around, World};
 use crate::delivery::rules::Rules;
 
 /// A stream and what the adversary does while it is delivered.

@@ -280,8 +280,9 @@ impl Server {
         self.refuse = None;
         if for_good && let Some(tag) = args.last() {
             // Values have no index behind their number.
-            let name = if tag.starts_with(b"#v") { tag.len() } else { tag.iter().rposition(|b| *b == b':').map_or(0, |i| i + 1) };
-            self.refused_for_good = Some(tag[..name].to_vec());
+            let colon = tag.iter().rposition(|b| *b == b':').map_or(0, |i| i + 1);
+            let end = if tag.starts_with(b"#v") { tag.len() } else { colon };
+            self.refused_for_good = Some(tag[..end].to_vec());
         }
         Some(words)
     }
@@ -401,7 +402,8 @@ impl Server {
             }
         }
         if self.source.db_at(record.offset) != Some(record.stream_db) {
-            self.violation = Some(format!("lane {lane}'s record has database {} at {}", record.stream_db, record.offset));
+            let (db, offset) = (record.stream_db, record.offset);
+            self.violation = Some(format!("lane {lane}'s record has database {db} at {offset}"));
         }
     }
 }

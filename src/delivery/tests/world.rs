@@ -2,90 +2,16 @@
 
 use std::rc::Rc;
 
-use proptest::prelude::*;
-
-use super::server::{Conn, Data, JOB, Server, Trap};
+use super::ops::Op;
+use super::owner::{Io, Owner};
+use super::server::{Conn, Data, Server, Trap};
 use super::source::Source;
-use crate::delivery::Standalone;
-use crate::delivery::record::{self, JobState, Phase, Record};
+use crate::delivery::record::{Phase, Record};
 use crate::delivery::rules::Rules;
 use crate::delivery::standalone::{Event, Reread};
-use crate::delivery::unit::{Batch, Task};
-use crate::offset::ReplOffset;
-use crate::resp::reply::Scanner;
-use crate::route::Router;
-
-/// What the adversary does next. Lanes are taken modulo their number.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Op {
-    /// The router hands over so many units more.
-    Push(usize),
-    /// The lane sends what it may.
-    Send(usize),
-    /// The target takes so many bytes of the lane.
-    Serve(usize, usize),
-    /// So many bytes of the target's answers arrive.
-    Deliver(usize, usize),
-    /// Send, serve and deliver all.
-    Pump(usize),
-    /// It is time to write an idle lane's record.
-    Tick(usize),
-    /// The wait after a refusal is over.
-    Resume(usize),
-    /// This lane's connection is lost.
-    Cut(usize),
-    Connect,
-    /// The target takes bytes of closed connections.
-    Late(usize),
-    /// A command is refused for a reason that passes, with so many going through before.
-    Refuse(u32, &'static str),
-    /// A command fails inside EXEC.
-    Fail(u32),
-    /// The next task ends halfway.
-    TaskFails,
-    /// The process dies and another starts.
-    Restart,
-    /// Another process takes the job over while this one still runs.
-    SecondOwner,
-    /// The target goes down and comes back without the last things that it executed.
-    RollBack(usize),
-    /// The same, but the connections live, to a server that takes no writes.
-    Demote(usize),
-}
-
-pub const REFUSALS: [&str; 6] = [
-    "OOM command not allowed when used memory > 'maxmemory'.",
-    "BUSY Redis is busy running a script.",
-    "LOADING Redis is loading the dataset in memory",
-    "READONLY You can't write against a read only replica.",
-    "MISCONF Errors writing to the AOF file",
-    "NOPERM this user has no permissions to run the command",
-];
+use crate::delivery::unit::Task;
 
 const WRONG: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";
-
-pub fn any_op() -> impl Strategy<Value = Op> {
-    let lane = 0usize..3;
-    prop_oneof![
-        8 => (1usize..5).prop_map(Op::Push),
-        10 => lane.clone().prop_map(Op::Send),
-        10 => (lane.clone(), prop_oneof![2 => Just(usize::MAX), 1 => 1usize..400]).prop_map(|(l, n)| Op::Serve(l, n)),
-        10 => (lane.clone(), prop_oneof![2 => Just(usize::MAX), 1 => 1usize..60]).prop_map(|(l, n)| Op::Deliver(l, n)),
-        14 => lane.clone().prop_map(Op::Pump),
-        6 => lane.clone().prop_map(Op::Tick),
-        4 => lane.clone().prop_map(Op::Resume),
-        3 => lane.clone().prop_map(Op::Cut),
-        5 => Just(Op::Connect),
-        3 => lane.prop_map(Op::Late),
-        3 => (0u32..8, 0usize..REFUSALS.len()).prop_map(|(n, r)| Op::Refuse(n, REFUSALS[r])),
-        1 => (0u32..8).prop_map(Op::Fail),
-        1 => Just(Op::TaskFails),
-        1 => Just(Op::Restart),
-        1 => Just(Op::SecondOwner),
-        1 => (0usize..6).prop_map(Op::RollBack),
-        1 => (0usize..4).prop_map(Op::Demote),
-    ]
-}
 
 /// Rules that are kept around the machine.
 #[derive(Debug, Clone, Copy)]
@@ -106,30 +32,6 @@ impl Default for Around {
     fn default() -> Self {
         Around { kill_own: true, kill_others: true, break_all: true, leftovers: true, strict: true }
     }
-}
-
-#[derive(Debug, Default)]
-struct Io {
-    conn: usize,
-    scanner: Scanner,
-    input: Vec<u8>,
-}
-
-/// A process: the machine and its connections.
-#[derive(Debug)]
-struct Owner {
-    id: u64,
-    machine: Standalone,
-    router: Router,
-    /// The next unit to be routed; `None` when the copy wasn't.
-    next: Option<usize>,
-    lanes: Vec<Io>,
-    connected: bool,
-    applied: Option<ReplOffset>,
-    /// What the router counts its batches by.
-    epoch: u64,
-    /// Only for `break_all` taken out: the lane that broke.
-    cut: Option<usize>,
 }
 
 pub struct World {
@@ -214,6 +116,11 @@ impl World {
             Op::TaskFails => self.task_fails = true,
             Op::Restart => self.replace(false)?,
             Op::SecondOwner => self.replace(true)?,
+            Op::Distrust => {
+                self.owner.machine.distrust();
+                self.cut(0);
+                self.lost = true;
+            }
             Op::RollBack(count) => self.roll_back(count, false),
             Op::Demote(count) => self.roll_back(count, true),
         }
@@ -555,61 +462,5 @@ impl World {
             part.commands.iter().try_for_each(|(db, c)| run(&mut data, *db, c, false))?;
         }
         Ok(data.users())
-    }
-}
-
-impl Owner {
-    fn copying(id: u64, source: &Source, rules: Rules, generation: u64) -> Self {
-        let job = JobState { replid: None, generation, lanes: source.lanes, late_ms: 0, scope: 0 };
-        let mut machine = Standalone::new(JOB, job);
-        machine.rules = rules;
-        let router = Router::new(source.lanes);
-        let (lanes, next) = (Vec::new(), None);
-        Owner { id, machine, router, next, lanes, connected: false, applied: None, epoch: 0, cut: None }
-    }
-
-    /// Lanes that stand at their records.
-    fn following(id: u64, source: &Source, rules: Rules, records: &[Record]) -> Self {
-        let mut owner = Owner::copying(id, source, rules, records[0].job.generation);
-        owner.machine = Standalone::resume(JOB, records[0].job.clone(), records);
-        owner.machine.rules = rules;
-        let lowest = records.iter().map(|r| r.offset).min().unwrap_or_default();
-        owner.next = Some(source.behind(lowest));
-        owner
-    }
-
-    /// The router starts again behind `offset`. What it had on its way before comes to nothing.
-    fn rewind(&mut self, source: &Source, offset: ReplOffset, epoch: u64) {
-        self.push(source, 2, true);
-        self.epoch = epoch;
-        self.router = Router::new(source.lanes);
-        self.next = Some(source.behind(offset));
-        self.applied = None;
-    }
-
-    fn write_first_records(&self, server: &mut Server) {
-        for lane in 0..self.machine.lanes() {
-            let text = self.machine.first_record(lane).encode().into_bytes();
-            server.run(0, vec![vec![b"SET".to_vec(), record::key(JOB, lane), text]]);
-        }
-    }
-
-    /// Routes the copy if it wasn't, or so many units of the stream.
-    fn push(&mut self, source: &Source, units: usize, leftovers: bool) {
-        let Some(next) = self.next else {
-            source.route_copy(&mut self.router, leftovers);
-            self.machine.push(self.router.take(source.copy_end.0, source.copy_end.1));
-            self.next = Some(0);
-            return;
-        };
-        let to = next.saturating_add(units).min(source.units.len());
-        for at in next..to {
-            source.route(at, &mut self.router);
-        }
-        if let Some(last) = source.units.get(to.wrapping_sub(1)).filter(|_| to > next) {
-            let batch = self.router.take(last.offset, last.stream_db);
-            self.machine.push(Batch { epoch: self.epoch, ..batch });
-        }
-        self.next = Some(to);
     }
 }

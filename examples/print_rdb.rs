@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, BufWriter, Read, Write};
+use std::process::ExitCode;
 
 use keyferry::rdb::{
     Decoder, Event, Key, Limits, Project, TargetCaps, commands, decode, type_name,
@@ -11,7 +12,17 @@ const READ_BYTES: usize = 256 << 10;
 const ARGS_SHOWN_MAX: usize = 12;
 const ARG_SHOWN_MAX: usize = 40;
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> Result<(), Box<dyn std::error::Error>> {
     let path = std::env::args_os().nth(1).ok_or("usage: print_rdb FILE")?;
     let mut file = File::open(path)?;
     let mut out = BufWriter::new(io::stdout().lock());

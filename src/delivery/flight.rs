@@ -114,7 +114,7 @@ impl Flush {
                 queued += 1;
             }
         };
-        out.extend_from_slice(b"*1\r\n$5\r\nMULTI\r\n");
+        out.extend_from_slice(MULTI);
         for part in &self.parts {
             let segments = part.segments();
             let mut from = part.from;
@@ -262,7 +262,12 @@ pub struct Flight {
     stage: Stage,
     refused: Option<(usize, String)>,
     errors: Vec<(usize, String)>,
+    /// What follows MULTI and waits for it to be taken.
+    held: Vec<u8>,
 }
+
+/// The bytes that a transaction begins with.
+const MULTI: &[u8] = b"*1\r\n$5\r\nMULTI\r\n";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
@@ -275,13 +280,25 @@ enum Stage {
 impl Flight {
     /// `queued`: what [`Flush::encode`] returned.
     pub fn new(flush: Flush, db: u32, queued: usize) -> Self {
-        Flight { flush, db, queued, seen: 0, stage: Stage::Multi, refused: None, errors: Vec::new() }
+        Flight { flush, db, queued, seen: 0, stage: Stage::Multi, refused: None, errors: Vec::new(), held: Vec::new() }
     }
 
     /// For the commands of a flush that were sent without MULTI and EXEC (see `Rules::one_transaction`).
     #[cfg(test)]
     pub fn bare(flush: Flush, db: u32, queued: usize) -> Self {
         Flight { stage: Stage::Results, ..Flight::new(flush, db, queued) }
+    }
+
+    /// Keeps what follows the MULTI that stands at `start` of `out`, for [`Flight::release`].
+    pub fn hold_back(&mut self, out: &mut Vec<u8>, start: usize) {
+        self.held = out.split_off((start + MULTI.len()).min(out.len()));
+    }
+
+    /// Appends what was held back to `out`, once MULTI was taken.
+    pub fn release(&mut self, out: &mut Vec<u8>) {
+        if self.stage != Stage::Multi {
+            out.append(&mut self.held);
+        }
     }
 
     /// Takes the next answer; returns the outcome with the last.
@@ -292,6 +309,9 @@ impl Flight {
             (Stage::Multi, Scanned::Status(b"OK")) => {
                 self.stage = if self.queued == 0 { Stage::Exec } else { Stage::Queueing };
                 Ok(None)
+            }
+            (Stage::Multi, Scanned::Error(words)) if !self.held.is_empty() => {
+                Ok(Some(Outcome::Refused { words: text(words), at: None }))
             }
             // Without its MULTI the commands behind it run bare: the records decide what is to be sent again.
             (Stage::Multi, _) => Err(OutOfStep),

@@ -1,5 +1,7 @@
 //! Delivery to a standalone target: every flush one transaction with its record, one in flight per lane.
 
+mod joint;
+
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -147,6 +149,8 @@ pub struct Standalone {
     /// Batches of another one are dropped.
     epoch: u64,
     distrusted: bool,
+    /// MULTI goes alone, and the rest when it is taken (see [`Standalone::set_careful`]).
+    careful: bool,
     #[cfg(test)]
     pub(crate) rules: super::rules::Rules,
 }
@@ -166,6 +170,7 @@ impl Standalone {
             replies_unseen: 0,
             epoch: 0,
             distrusted: false,
+            careful: false,
             #[cfg(test)]
             rules: super::rules::Rules::default(),
         }
@@ -250,6 +255,12 @@ impl Standalone {
         self.lanes.get(lane).is_some_and(|l| l.flight.is_some() || l.copy.in_flight())
     }
 
+    /// For servers before 6.0: they may refuse MULTI itself, and what follows would run bare. So it goes alone there, and
+    /// the connection is closed after any transaction that fails, since nobody knows whether it still gathers one.
+    pub fn set_careful(&mut self, careful: bool) {
+        self.careful = careful;
+    }
+
     /// The time that records are stamped with.
     pub fn set_time(&mut self, now_ms: i64) {
         self.now_ms = now_ms;
@@ -287,6 +298,9 @@ impl Standalone {
         #[cfg(test)]
         {
             state.copy.hasty = !self.rules.select_awaited;
+        }
+        if let Some(flight) = &mut state.flight {
+            flight.release(out);
         }
         let full = state.flight.is_some();
         #[cfg(test)]
@@ -504,7 +518,6 @@ impl Standalone {
         self.hold(&flush);
         let Some(leader) = self.lanes.get_mut(flush.leader) else { return };
         let db = leader.copy.db;
-        #[cfg(test)]
         let start = out.len();
         let moved = match (rule!(self, record_in_flush), rule!(self, joint_moves_all)) {
             (true, true) => flush.lanes,
@@ -519,7 +532,11 @@ impl Standalone {
             leader.flight = Some(Flight::bare(flush, db, queued));
             return;
         }
-        let flight = Some(Flight::new(flush, db, queued));
+        let mut flight = Flight::new(flush, db, queued);
+        if self.careful {
+            flight.hold_back(out, start);
+        }
+        let flight = Some(flight);
         #[cfg(test)]
         if leader.flight.is_some() {
             leader.behind = flight;
@@ -599,74 +616,6 @@ impl Standalone {
         }
     }
 
-    /// Forms a flush of several lanes, carried by `leader`, in the order of the stream. `lanes` is the leader's group,
-    /// or the leader alone with a joint unit at its front.
-    ///
-    /// A joint unit brings in lanes that stand right before it, with all they sent acknowledged. So nothing that a lane
-    /// has applied lies behind the flush's end, which its record will name. The flush goes on behind the joint unit:
-    /// what else waits for its lanes comes along. So a stream of nothing but such units flows like one lane.
-    fn joint_flush(&mut self, leader: LaneId, mut lanes: LaneSet) -> Option<Flush> {
-        if lanes.iter().any(|l| self.lanes.get(l).is_none_or(|l| l.is_busy()) && rule!(self, joined_drain)) {
-            return None;
-        }
-        let mut flush = Flush::new(leader, lanes, self.record(leader));
-        loop {
-            let front = |l: LaneId| self.lanes.get(l).and_then(Lane::front_offset).map(|offset| (offset, l));
-            let Some((_, lane)) = lanes.iter().filter_map(front).min() else { break };
-            match self.lanes.get(lane).and_then(|l| l.queue.front()) {
-                Some(Item::Units(chunk)) => {
-                    let chunk = Arc::clone(chunk);
-                    let taken = self.lanes.get(lane).map_or(0, |l| l.taken);
-                    if self.is_full(&flush, &chunk, taken) {
-                        break;
-                    }
-                    self.take_unit(lane, &chunk, &mut flush);
-                }
-                Some(Item::Joint(joint)) => {
-                    let joint = Arc::clone(joint);
-                    let more = joint.lanes.without(lanes);
-                    let full = self.is_full(&flush, &joint.chunk, 0);
-                    let alone = joint.task.is_some() && !flush.parts.is_empty();
-                    if full || alone || !more.iter().all(|l| self.is_drained_to(l, &joint, flush.record.phase)) {
-                        break;
-                    }
-                    if rule!(self, groups_apart) {
-                        self.dissolve(more);
-                    }
-                    lanes = lanes.with(more);
-                    self.take_joint(&joint, &mut flush);
-                    if flush.task.is_some() {
-                        break;
-                    }
-                }
-                _ => break,
-            }
-        }
-        if flush.parts.is_empty() {
-            self.dissolve(lanes);
-            return None;
-        }
-        flush.lanes = lanes;
-        // One text for all: no lane's count may seem to have fallen back.
-        let counted = lanes.iter().filter(|l| *l == leader || rule!(self, joint_counts_pieces));
-        flush.record.pieces = counted.filter_map(|l| self.lanes.get(l)).map(|l| l.pieces).max().unwrap_or(0);
-        for lane in lanes.iter().filter(|_| lanes.len() > 1) {
-            if let Some(lane) = self.lanes.get_mut(lane) {
-                lane.group = lanes;
-            }
-        }
-        Some(flush)
-    }
-
-    /// True when `lane` has sent and acknowledged everything before `joint`, and is as far in the full sync.
-    fn is_drained_to(&self, lane: LaneId, joint: &Arc<super::unit::Joint>, phase: Phase) -> bool {
-        self.lanes.get(lane).is_some_and(|l| {
-            let at_it = matches!(l.queue.front(), Some(Item::Joint(front)) if Arc::ptr_eq(front, joint));
-            let drained = !l.is_busy() && l.copy.is_idle() || !rule!(self, joined_drain);
-            at_it && drained && l.following == (phase == Phase::Following)
-        })
-    }
-
     /// True when the unit at segment `taken` of `chunk` doesn't fit into `flush` any more.
     fn is_full(&self, flush: &Flush, chunk: &Chunk, taken: usize) -> bool {
         let Some(segment) = chunk.segments.get(taken).filter(|_| !flush.parts.is_empty()) else { return false };
@@ -681,32 +630,6 @@ impl Standalone {
         #[cfg(test)]
         let most = self.rules.flush_commands_max;
         flush.commands + commands > most || flush.bytes + chunk.slice(taken, to).len() > FLUSH_BYTES_MAX
-    }
-
-    fn take_joint(&mut self, joint: &Arc<super::unit::Joint>, flush: &mut Flush) {
-        for lane in joint.lanes.iter() {
-            if let Some(lane) = self.lanes.get_mut(lane) {
-                let front = lane.queue.pop_front();
-                assert!(
-                    matches!(&front, Some(Item::Joint(j)) if Arc::ptr_eq(j, joint)),
-                    "a joint unit stands at the front of each of its lanes"
-                );
-                lane.joints -= 1;
-            }
-        }
-        flush.task.clone_from(&joint.task);
-        flush.task_due = joint.task.is_some();
-        flush.add(Holder::Joint(Arc::clone(joint)), 0, joint.chunk.segments.len());
-    }
-
-    /// Lanes of a group flow by themselves again.
-    fn dissolve(&mut self, lanes: LaneSet) {
-        let groups = lanes.iter().filter_map(|l| self.lanes.get(l)).fold(lanes, |set, l| set.with(l.group));
-        for lane in groups.iter() {
-            if let Some(lane) = self.lanes.get_mut(lane) {
-                lane.group = LaneSet::default();
-            }
-        }
     }
 
     fn flush_applied(&mut self, flush: Flush) -> Event {
@@ -736,6 +659,7 @@ impl Standalone {
             kind => kind,
         };
         let event = match kind {
+            Refusal::Passing if self.careful => Event::Elsewhere { words },
             Refusal::Passing => Event::Refused { words },
             Refusal::Elsewhere => Event::Elsewhere { words },
             Refusal::ForGood => Event::Faults(vec![fault(&flight, at.unwrap_or(usize::MAX), words, false)]),

@@ -4,13 +4,9 @@
 //! them already.
 
 use std::collections::HashSet;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tokio::runtime::Handle;
-use tokio::time::timeout;
-
-use super::feed::Feed;
+use super::ask::Asking;
 use crate::delivery::guard::Guards;
 use crate::net::backoff::Backoff;
 use crate::net::conn;
@@ -62,9 +58,8 @@ pub enum Guard {
 
 /// The side connection and the key guards.
 pub struct CopyKeys {
-    feed: Arc<Feed>,
     side: Side,
-    runtime: Handle,
+    asking: Asking,
     retry_for: Option<Duration>,
     guards: Guards,
     /// Keys that can't be trusted: to be copied before anything is applied to them.
@@ -74,11 +69,10 @@ pub struct CopyKeys {
 }
 
 impl CopyKeys {
-    pub fn new(feed: Arc<Feed>, side: Side, runtime: Handle, retry_for: Option<Duration>) -> Self {
+    pub fn new(side: Side, asking: Asking, retry_for: Option<Duration>) -> Self {
         CopyKeys {
-            feed,
             side,
-            runtime,
+            asking,
             retry_for,
             guards: Guards::default(),
             suspects: HashSet::new(),
@@ -165,11 +159,11 @@ impl CopyKeys {
         let asked: Vec<(u32, &[u8])> = keys.iter().map(|(db, key)| (*db, &key[..])).collect();
         let until = Instant::now() + self.retry_for.unwrap_or(Duration::MAX / 4).max(STREAM_WAIT);
         loop {
-            let replid = self.feed.replid().ok_or(CopyError::NoOffsets)?;
+            let replid = self.asking.feed().replid().ok_or(CopyError::NoOffsets)?;
             let (found, position) = self.retrying(async |side: &mut Side| side.read_keys(&asked).await)?;
-            let reached = self.feed.stream.wait_written(position.offset.0, STREAM_WAIT);
+            let reached = self.asking.feed().stream.wait_written(position.offset.0, STREAM_WAIT);
             // Before 4.0 a server doesn't say; its history ends with its process, and with it this one.
-            let same = position.replid.is_none_or(|of| of == replid) && self.feed.replid() == Some(replid);
+            let same = position.replid.is_none_or(|of| of == replid) && self.asking.feed().replid() == Some(replid);
             if reached && same {
                 self.until = self.until.max(position.offset);
                 self.guards.keys.extend(keys.iter().map(|key| (key.clone(), position.offset)));
@@ -180,7 +174,7 @@ impl CopyKeys {
                 return Err(CopyError::Behind(position.offset));
             }
             tracing::debug!(offset = %position.offset, "a copied key's offset isn't of this history: asking again");
-            self.pause(ASK_AGAIN)?;
+            self.asking.pause(ASK_AGAIN).ok_or(CopyError::Ended)?;
         }
     }
 
@@ -214,34 +208,18 @@ impl CopyKeys {
     ) -> Result<T, CopyError> {
         let mut backoff = Backoff::new(self.retry_for);
         loop {
-            let (feed, side) = (Arc::clone(&self.feed), &mut self.side);
-            let asked = async {
-                tokio::select! {
-                    biased;
-                    answer = ask(side) => Some(answer),
-                    () = feed.ended() => None,
-                }
+            let Some(answer) = self.asking.ask(ask(&mut self.side)) else {
+                // What it may still answer would be taken for the answer to the next question.
+                self.side = Side::new(self.side.server().clone());
+                return Err(CopyError::Ended);
             };
-            match self.runtime.block_on(asked) {
-                None => {
-                    // What it may still answer would be taken for the answer to the next question.
-                    self.side = Side::new(self.side.server().clone());
-                    return Err(CopyError::Ended);
-                }
-                Some(Ok(answer)) => return Ok(answer),
-                Some(Err(error)) if !error.is_passing() => return Err(error.into()),
-                Some(Err(error)) => match backoff.failed(Instant::now()) {
-                    Some(wait) => self.pause(wait)?,
-                    None => return Err(error.into()),
-                },
-            }
+            let error = match answer {
+                Ok(answer) => return Ok(answer),
+                Err(error) => error,
+            };
+            let wait = if error.is_passing() { backoff.failed(Instant::now()) } else { None };
+            let Some(wait) = wait else { return Err(error.into()) };
+            self.asking.pause(wait).ok_or(CopyError::Ended)?;
         }
-    }
-
-    /// # Errors
-    /// `Ended` if the session ends meanwhile.
-    fn pause(&self, wait: Duration) -> Result<(), CopyError> {
-        let ended = async { timeout(wait, self.feed.ended()).await.is_ok() };
-        if self.runtime.block_on(ended) { Err(CopyError::Ended) } else { Ok(()) }
     }
 }

@@ -8,7 +8,7 @@ use tokio::sync::mpsc;
 
 use super::copy_keys::{CopyKeys, CopyError};
 use super::feed::Feed;
-use super::learn::Learner;
+use super::learn::{AskError, Learner};
 use super::value::{self, ValueWriter};
 use crate::clock::now_ms;
 use crate::commands::{self, LearntError, TargetCaps};
@@ -17,7 +17,6 @@ use crate::delivery::record::is_own_key;
 use crate::delivery::unit::{Batch, Task};
 use crate::filter::{Scope, TypeName};
 use crate::journal::{self, Journal, Read};
-use crate::net::conn;
 use crate::offset::ReplOffset;
 use crate::rdb::{self, Decoder, Event, Key, KeyHead, Limits, RawValue, Rewriter, opcode};
 use crate::repl::resync::Framing;
@@ -57,14 +56,16 @@ pub enum Error {
     Learnt { command: String, db: u32, offset: ReplOffset, error: LearntError },
     #[error("{command} may change keys that it doesn't name, so what of it is in scope can't be told (database {db}, offset {offset})")]
     OutOfScope { command: String, db: u32, offset: ReplOffset },
+    #[error("the source writes to database {db}, but the target has no database {target_db} (offset {offset})")]
+    NoDatabase { db: u32, target_db: u32, offset: ReplOffset },
     #[error("the target has nothing like {command} (database {db}, offset {offset})")]
     CannotSend { command: String, db: u32, offset: ReplOffset },
     #[error(transparent)]
     Journal(#[from] journal::Error),
     #[error("copying a key from the source: {0}")]
     Copy(#[from] CopyError),
-    #[error("asking the target about a command: {0}")]
-    Target(conn::Error),
+    #[error("asking the target: {0}")]
+    Target(#[from] AskError),
     /// The other side of the pipeline has ended; its own error says why.
     #[error("the target's side has ended")]
     Ended,
@@ -77,7 +78,8 @@ impl Error {
             // A snapshot is damaged on the way or at its source; another one may not be.
             Error::SnapshotCut { .. } => true,
             Error::Copy(error) => error.is_passing(),
-            Error::Target(error) => error.is_passing(),
+            Error::Target(AskError::Net(error)) => error.is_passing(),
+            Error::Target(AskError::Ended) => true,
             Error::Journal(_)
             | Error::Snapshot(_)
             | Error::SnapshotMark
@@ -88,6 +90,7 @@ impl Error {
             | Error::Learnt { .. }
             | Error::OutOfScope { .. }
             | Error::CannotSend { .. }
+            | Error::NoDatabase { .. }
             | Error::Ended => false,
         }
     }
@@ -96,6 +99,11 @@ impl Error {
         Some(match self {
             Error::UnknownCommand { command, .. } | Error::CannotSend { command, .. } => {
                 format!("leave it out with --not-command {}", command.to_ascii_lowercase().replace(' ', "|"))
+            }
+            Error::NoDatabase { .. } => {
+                "raise `databases` in the target's configuration, leave the database out with --db, or map it with \
+                 --db-map; then go on with the same command"
+                    .into()
             }
             Error::OutOfScope { command, .. } => {
                 format!("copy whole databases, or leave it out with --not-command {}", command.to_ascii_lowercase())

@@ -1,11 +1,25 @@
 //! Commands that the table lacks, learnt from the target.
 
-use tokio::runtime::Handle;
+use std::collections::BTreeSet;
+use std::time::Duration;
 
+use super::ask::Asking;
 use crate::args::Args;
 use crate::commands::{CommandInfo, Learnt, LearntError, MovableKeys, Spec};
-use crate::net::conn::{Error, Server};
+use crate::net::conn::{Conn, Error, Server};
 use crate::resp::reply::Reply;
+
+/// How long to wait before the target is asked again.
+const ASK_AGAIN: Duration = Duration::from_millis(200);
+
+/// Why the target wasn't asked.
+#[derive(Debug, thiserror::Error)]
+pub enum AskError {
+    #[error(transparent)]
+    Net(#[from] Error),
+    #[error("the stream has ended")]
+    Ended,
+}
 
 /// What the target says of a command.
 #[derive(Debug)]
@@ -20,28 +34,56 @@ pub enum Answer {
 /// Asks the target for commands, each once.
 pub struct Learner {
     target: Server,
-    runtime: Handle,
+    asking: Asking,
     learnt: Learnt,
+    /// Databases that the target has.
+    databases: BTreeSet<u32>,
 }
 
 impl Learner {
-    pub fn new(target: Server, runtime: Handle) -> Self {
-        Learner { target, runtime, learnt: Learnt::new() }
+    pub fn new(target: Server, asking: Asking) -> Self {
+        Learner { target, asking, learnt: Learnt::new(), databases: BTreeSet::new() }
+    }
+
+    /// Whether the target has a database, which is asked once: in a transaction a SELECT that fails would leave what
+    /// follows it to another database.
+    ///
+    /// # Errors
+    /// When the target can't be asked.
+    pub fn has_database(&mut self, db: u32) -> Result<bool, AskError> {
+        if self.databases.contains(&db) {
+            return Ok(true);
+        }
+        let reply = self.ask(async |conn| conn.call(&[b"SELECT", db.to_string().as_bytes()]).await)?;
+        let has = !matches!(reply, Reply::Error(_));
+        if has {
+            self.databases.insert(db);
+        }
+        Ok(has)
+    }
+
+    /// Asks on a connection of its own, again and again while the target can't be reached: the lanes say what that means.
+    fn ask(&self, question: impl AsyncFn(&mut Conn) -> Result<Reply, Error>) -> Result<Reply, AskError> {
+        loop {
+            let answer = self.asking.ask(async { question(&mut self.target.connect().await?).await });
+            match answer {
+                Some(Err(error)) if error.is_passing() => self.asking.pause(ASK_AGAIN).ok_or(AskError::Ended)?,
+                Some(answer) => return Ok(answer?),
+                None => return Err(AskError::Ended),
+            }
+        }
     }
 
     /// The row of `args`, which the table has none for.
     ///
     /// # Errors
     /// When the target can't be asked.
-    pub fn spec(&mut self, args: Args<'_>) -> Result<Answer, Error> {
+    pub fn spec(&mut self, args: Args<'_>) -> Result<Answer, AskError> {
         if let Some(spec) = self.learnt.lookup(args) {
             return Ok(Answer::Known(spec.clone()));
         }
         let name = args.get(0).unwrap_or_default();
-        let reply = self.runtime.block_on(async {
-            let mut conn = self.target.connect().await?;
-            conn.ask(&[&b"COMMAND"[..], b"INFO", name]).await
-        })?;
+        let reply = self.ask(async |conn| conn.ask(&[&b"COMMAND"[..], b"INFO", name]).await)?;
         let row = reply.array().and_then(<[Reply]>::first).and_then(Reply::array);
         let Some(row) = row else { return Ok(Answer::Unknown) };
         let name = String::from_utf8_lossy(name).into_owned();

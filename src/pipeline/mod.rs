@@ -5,6 +5,7 @@
 //!    ──batches──(B)──► target::driver (task): the delivery machine and all lanes
 //! ```
 
+mod ask;
 mod copy_keys;
 mod decode;
 mod feed;

@@ -8,6 +8,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
+use super::ask::Asking;
 use super::copy_keys::CopyKeys;
 use super::decode::{self, Parts, Snapshot};
 use super::feed::{Budget, Feed, Rewind};
@@ -38,6 +39,9 @@ const BATCHES_MAX: usize = 16;
 
 /// How long the target may take to apply what was received before a signal to stop.
 const DRAIN_MAX: Duration = Duration::from_secs(20);
+
+/// The first version whose MULTI is never refused.
+const SURE_MULTI: (u16, u16, u16) = (6, 0, 0);
 
 /// Keys that a set of hashes may hold within this many bytes each.
 const COPIED_KEY_BYTES: u64 = 16;
@@ -78,6 +82,7 @@ struct Running {
     decode: oneshot::Receiver<Result<(), decode::Error>>,
     thread: std::thread::JoinHandle<()>,
     stop: watch::Sender<bool>,
+    feed: Arc<Feed>,
     /// How far the target has applied everything; `None` while the copy isn't whole.
     applied: watch::Receiver<Option<ReplOffset>>,
 }
@@ -116,6 +121,7 @@ pub async fn run(
     let end = watch_over(plan, &mut running, until, in_copy, backoff, signals).await;
     // Whatever the reason: nothing of this session may go on beside the next one.
     running.stop.send_replace(true);
+    running.feed.end();
     running.receive.abort();
     running.driver.abort();
     running.replicas.abort();
@@ -212,22 +218,25 @@ fn start(plan: &Plan, ground: Ground) -> Result<Running, Error> {
         sources_of: Arc::clone(&plan.sources_of),
     });
     let leftovers = if following.is_none() { leftovers(plan, &job) } else { decode::Leftovers::None };
-    let machine = match &following {
+    let mut machine = match &following {
         None => Standalone::new(&plan.job.name, job.clone()),
         Some(following) => Standalone::resume(&plan.job.name, job.clone(), &following.records),
     };
+    machine.set_careful(!plan.caps.valkey && plan.caps.version < SURE_MULTI);
     let mut driver = Driver::new(driver_plan(plan, Arc::clone(&progress), following.is_some(), leftovers), machine, queue);
     let driver = tokio::spawn(async move { driver.run().await });
     let server = plan.target.clone();
     let replicas = tokio::spawn(async move { replicas::watch(&server, &*progress).await });
     let (decoded, decode) = oneshot::channel();
     let standing = following.map(|f| f.standing()).unwrap_or_default();
-    let parts = parts(plan, feed, ack, batches, job.lanes, standing, leftovers);
+    let asking = Asking::new(tokio::runtime::Handle::current(), Arc::clone(&feed));
+    let ended = Arc::clone(&feed);
+    let parts = parts(plan, feed, ack, batches, (job.lanes, standing, leftovers), asking);
     let thread = std::thread::Builder::new().name("decode".into()).spawn(move || {
         // Nobody listens any more when the session ended otherwise.
         let _ = decoded.send(decode_all(parts));
     })?;
-    Ok(Running { receive, driver, replicas, decode, thread, stop, applied })
+    Ok(Running { receive, driver, replicas, decode, thread, stop, feed: ended, applied })
 }
 
 fn decode_all(mut parts: Parts) -> Result<(), decode::Error> {
@@ -266,18 +275,16 @@ fn parts(
     feed: Arc<Feed>,
     ack: Arc<Ack>,
     batches: mpsc::Sender<Batch>,
-    lanes: usize,
-    standing: Standing,
-    leftovers: decode::Leftovers,
+    (lanes, standing, leftovers): (usize, Standing, decode::Leftovers),
+    asking: Asking,
 ) -> Parts {
-    let runtime = tokio::runtime::Handle::current();
     let side = Side::new(plan.source.clone());
     Parts {
-        copy_keys: CopyKeys::new(Arc::clone(&feed), side, runtime.clone(), plan.job.retry_for),
         feed,
         scope: Arc::clone(&plan.scope),
         writer: plan.writer,
         caps: plan.caps,
+        copy_keys: CopyKeys::new(side, asking.clone(), plan.job.retry_for),
         router: Router::new(lanes),
         batches,
         status: Arc::clone(&plan.status),
@@ -287,7 +294,7 @@ fn parts(
         leftovers,
         job: plan.job.name.clone(),
         standing,
-        learner: Learner::new(plan.target.clone(), runtime),
+        learner: Learner::new(plan.target.clone(), asking),
     }
 }
 

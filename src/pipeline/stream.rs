@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use super::copy_keys::{CopyError, Guard};
 use super::decode::{BATCH_BYTES, Error, Parts, READ_BYTES, READ_WAIT, key_hash, send, type_of};
 use super::feed::Rewind;
-use super::learn::Answer;
+use super::learn::{Answer, AskError};
 use super::value::Attributes;
 use crate::args::{Args, OwnedArgs};
 use crate::commands::{
@@ -144,9 +144,13 @@ impl<'a> Stream<'a> {
                 Read::End => {}
             }
             match self.parse() {
-                // A unit that waits for a copy can't be made any more: it's left for the next session.
-                Err(Error::Copy(CopyError::Ended)) if self.parts.feed.close() => return self.hand_over(),
-                Err(Error::Copy(CopyError::Ended)) => continue,
+                // A unit that waits for an answer can't be made any more: it's left for the next session.
+                Err(Error::Copy(CopyError::Ended) | Error::Target(AskError::Ended)) => {
+                    if self.parts.feed.close() {
+                        return self.hand_over();
+                    }
+                    continue;
+                }
                 parsed => parsed?,
             }
             self.drop_guards();
@@ -276,6 +280,7 @@ impl<'a> Stream<'a> {
                     offset: self.offset,
                     error: commands::Error::BadNumber { command: "SELECT".into(), index: 1 },
                 })?;
+                self.check_database()?;
             }
             "MULTI" => self.in_transaction = true,
             "EXEC" => {
@@ -290,11 +295,23 @@ impl<'a> Stream<'a> {
         Ok(())
     }
 
+    /// Stops before anything goes to a database that the target doesn't have.
+    fn check_database(&mut self) -> Result<(), Error> {
+        if !self.parts.scope.database_in(self.db) {
+            return Ok(());
+        }
+        let target_db = self.parts.scope.target_database(self.db);
+        match self.parts.learner.has_database(target_db)? {
+            true => Ok(()),
+            false => Err(Error::NoDatabase { db: self.db, target_db, offset: self.offset }),
+        }
+    }
+
     /// The row of a command that the table lacks; `None` if it is left out.
     fn learn(&mut self, args: Args<'_>) -> Result<Option<Spec>, Error> {
         let command = || String::from_utf8_lossy(args.get(0).unwrap_or_default()).to_ascii_uppercase();
         let (db, offset) = (self.db, self.offset);
-        match self.parts.learner.spec(args).map_err(Error::Target)? {
+        match self.parts.learner.spec(args)? {
             Answer::Known(spec) => Ok(Some(spec)),
             Answer::Unknown | Answer::Opaque(_) if self.parts.skip_faults => {
                 self.skip(&command());

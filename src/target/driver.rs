@@ -124,6 +124,8 @@ pub struct Driver {
     batches: mpsc::Receiver<Batch>,
     ended: bool,
     lanes: Vec<LaneIo>,
+    /// The server that was written to last.
+    run_id: Option<String>,
     read_buf: Vec<u8>,
     tokens: Tokens,
     /// The status line says that the target owes answers.
@@ -140,6 +142,7 @@ impl Driver {
             batches,
             ended: false,
             lanes: Vec::new(),
+            run_id: None,
             read_buf: vec![0; READ_BYTES],
             tokens,
             silent: false,
@@ -218,6 +221,11 @@ impl Driver {
             }
         }
 
+        // Copied values have no records: another server may lack what its predecessor acknowledged.
+        let known = self.run_id.replace(found.run_id.clone());
+        if !first && self.machine.recorded().is_none() && known.is_some_and(|known| known != found.run_id) {
+            return Err(self.lost(Lost::Copy));
+        }
         self.lanes = found.conns.into_iter().map(LaneIo::new).collect();
         Ok(())
     }

@@ -165,6 +165,7 @@ impl<'a> Stream<'a> {
         if !self.guards_stored || pending || self.parts.feed.recorded() < copy_keys.until() {
             return;
         }
+        failpoint!("guards-dropped");
         self.guards_stored = false;
         for lane in self.parts.router.all_lanes().iter() {
             let del = OwnedArgs::new(&[&b"DEL"[..], &guard::hash_key(&self.parts.job, lane)]);
@@ -635,6 +636,7 @@ impl<'a> Stream<'a> {
         let hset = OwnedArgs::new(&[b"HSET", &hash[..], field, offset.as_bytes()]);
         self.unit.command(0, LaneSet::one(lane), hset.args().raw());
         self.guards_stored = true;
+        failpoint!("guard-stored");
     }
 
     /// Adds what makes the target's key equal to `found`.

@@ -309,28 +309,6 @@ fn what_is_not_built_yet_is_refused_by_name() {
 }
 
 #[test]
-fn options_without_effect_yet_are_taken_with_a_warning() {
-    let said = keyferry(&[
-        "sync",
-        "redis://127.0.0.1:1",
-        "redis://127.0.0.1:2",
-        "--spool",
-        "1GiB",
-        "--retry-for",
-        "1ms",
-        "--progress",
-        "none",
-    ]);
-    assert_ne!(said.code, 2, "{}", said.err);
-    assert!(
-        said.err
-            .contains("warning: --spool and --spool-dir has no effect yet"),
-        "{}",
-        said.err
-    );
-}
-
-#[test]
 fn mistakes_in_a_job_file_name_line_and_nearest() {
     for (text, words) in [
         (
@@ -358,7 +336,7 @@ fn mistakes_in_a_job_file_name_line_and_nearest() {
             "[source]\npassword = 'hunter2'",
             &["line 2: ", "password_file", "KEYFERRY_SOURCE_PASSWORD"],
         ),
-        ("once = 1", &["line 1: ", "boolean"]),
+        ("once = 1", &["line 1: ", "true or false"]),
         (
             "[sync_reader]\naddress = 'h:1'",
             &["line 1: ", "RedisShake file", "not supported yet"],
@@ -516,4 +494,15 @@ fn finish_takes_the_job_as_sync_does_and_never_flushes() {
     ]);
     // Not asked whether to flush, but told that the target isn't there.
     assert_eq!(said.code, 5, "{}", said.err);
+}
+
+#[test]
+fn mistake_in_a_job_is_json_where_json_was_asked_for() {
+    for wrong in [&["--lanes", "65"][..], &["--db", "1", "--db-map", "2:0"], &["--not-command", "flusall"]] {
+        let job = ["sync", "redis://127.0.0.1:1", "redis://127.0.0.1:2", "--log-format", "json"];
+        let said = keyferry(&[&job[..], wrong].concat());
+        assert_eq!(said.code, 2, "{}", said.err);
+        assert!(said.err.lines().all(|line| line.starts_with('{') && line.ends_with('}')), "{}", said.err);
+        assert!(said.err.contains("\"level\":\"ERROR\",\"message\":"), "{}", said.err);
+    }
 }

@@ -1,7 +1,7 @@
 //! Values that real servers make, restored and rebuilt on real servers.
 //!
-//! Needs servers under `$KF_SERVERS` (default `~/.cache/kf/servers`) as `<name>/bin/redis-server`:
-//! `cargo test --test rdb_live -- --ignored --nocapture`
+//! Takes all servers that there are in `$KEYFERRY_SERVERS` (default `~/.cache/keyferry/servers`, filled by
+//! tests/servers.sh); `KEYFERRY_ONLY=redis-7.0,valkey-9.1` takes these alone.
 
 use std::net::TcpListener;
 use std::path::PathBuf;
@@ -34,12 +34,8 @@ impl Drop for Server {
 }
 
 fn servers_dir() -> PathBuf {
-    match std::env::var_os("KF_SERVERS") {
-        Some(dir) => dir.into(),
-        None => {
-            PathBuf::from(std::env::var_os("HOME").unwrap_or_default()).join(".cache/kf/servers")
-        }
-    }
+    let home = || PathBuf::from(std::env::var_os("HOME").unwrap_or_default()).join(".cache/keyferry/servers");
+    std::env::var_os("KEYFERRY_SERVERS").map_or_else(home, PathBuf::from)
 }
 
 fn free_port() -> u16 {
@@ -553,9 +549,8 @@ fn check_pieces(server: &mut Server) -> usize {
 }
 
 #[test]
-#[ignore = "needs servers"]
 fn values_of_every_server_restore_and_rebuild_on_every_other() {
-    let only = std::env::var("KF_ONLY").unwrap_or_default();
+    let only = std::env::var("KEYFERRY_ONLY").unwrap_or_default();
     let mut names: Vec<String> = std::fs::read_dir(servers_dir())
         .unwrap()
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())
@@ -564,6 +559,7 @@ fn values_of_every_server_restore_and_rebuild_on_every_other() {
         })
         .collect();
     names.sort();
+    assert!(!names.is_empty(), "no servers: run tests/servers.sh");
     let mut servers: Vec<Server> = names.iter().filter_map(|name| start(name)).collect();
     let mut wrong = 0;
     for at in 0..servers.len() {

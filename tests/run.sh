@@ -45,12 +45,12 @@ step "unit, command line and layout tests"
 if have cargo-nextest; then
   profile=default
   [ -z "${CI:-}" ] || profile=ci
-  cargo nextest run --locked --profile "$profile" -E 'not binary(it)'
+  cargo nextest run --locked --profile "$profile" -E 'not (binary(it) + binary(rdb_live))'
 else
   cargo test --locked --lib --bins
   for file in tests/*.rs tests/*/main.rs; do
     name=$(basename "${file%/main.rs}" .rs)
-    [ "$name" = it ] || cargo test --locked --test "$name"
+    case $name in it | rdb_live) ;; *) cargo test --locked --test "$name" ;; esac
   done
 fi
 
@@ -63,9 +63,9 @@ cargo build --release --locked
 
 step "integration tests with real servers"
 if have cargo-nextest; then
-  cargo nextest run --locked --release --profile "$profile" -E 'binary(it)'
+  cargo nextest run --locked --release --profile "$profile" -E 'binary(it) + binary(rdb_live)'
 else
-  cargo test --locked --release --test it -- --test-threads 2
+  cargo test --locked --release --test it --test rdb_live -- --test-threads 2
 fi
 
 step "fuzz smoke"

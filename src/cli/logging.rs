@@ -21,7 +21,13 @@ const VARIABLE: &str = "KEYFERRY_LOG";
 pub fn start(log: &Log) -> anyhow::Result<()> {
     let filter = filter(log.level)?;
     match &log.file {
-        None => start_to(log.format, filter, output::colour(), output::LogLines),
+        None => {
+            start_to(log.format, filter, output::colour(), output::LogLines);
+            // Without a log an error would be told nowhere.
+            if log.format == LogFormat::Json && log.level != Some(LogLevel::Off) {
+                output::log_only();
+            }
+        }
         Some(path) => {
             let file = OpenOptions::new().create(true).append(true).open(path);
             let file =

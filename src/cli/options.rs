@@ -10,7 +10,7 @@ use crate::config::raw::{
     parse_database_map,
 };
 use crate::config::units::{Bytes, Rate, Span};
-use crate::config::valid::{Environment, Job, RunFlags};
+use crate::config::valid::{Environment, Job, Log, RunFlags};
 use crate::config::words::{
     Ack, CopyBy, Existing, LogFormat, LogLevel, OnError, Progress, Word,
 };
@@ -223,6 +223,16 @@ impl JobOptions {
             None => Raw::default(),
         };
         Job::new(options.over(below), flags, &environment())
+    }
+
+    /// What the options alone say of the log: enough to tell in its form what is wrong with the job.
+    pub fn log_said(&self) -> Log {
+        let showing = &self.showing;
+        Log {
+            level: showing.log_level,
+            format: showing.log_format.unwrap_or_default(),
+            file: showing.log_file.clone(),
+        }
     }
 
     fn flags(&self) -> RunFlags {

@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::io::{self, BufRead, IsTerminal, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use clap::error::ErrorKind;
@@ -13,6 +14,19 @@ use super::Exit;
 /// The bar that is on the screen, if one is.
 static BAR: Mutex<Option<ProgressBar>> = Mutex::new(None);
 
+/// Whether standard error is a log of JSON objects: then all that would be printed there is said through the log.
+static JSON: AtomicBool = AtomicBool::new(false);
+
+/// From now on standard error gets nothing but what the log writes.
+pub fn log_only() {
+    JSON.store(true, Ordering::Relaxed);
+}
+
+/// Whether standard error is a log of JSON objects.
+pub fn is_log_only() -> bool {
+    JSON.load(Ordering::Relaxed)
+}
+
 /// Prints what was asked for. A reader who has had enough (`| head`) is no error.
 pub fn data(text: &str) {
     let _ = io::stdout().lock().write_all(text.as_bytes());
@@ -20,6 +34,10 @@ pub fn data(text: &str) {
 
 /// Prints `error: ...` and, if there is something to be done about it, `hint: ...`.
 pub fn error(message: &str, hint: Option<&str>) {
+    if is_log_only() {
+        tracing::error!(hint, "{message}");
+        return;
+    }
     labelled("error", "31", message);
     if let Some(hint) = hint {
         labelled("hint", "36", hint);
@@ -28,11 +46,19 @@ pub fn error(message: &str, hint: Option<&str>) {
 
 /// Prints `warning: ...`.
 pub fn warning(message: &str) {
+    if is_log_only() {
+        tracing::warn!("{message}");
+        return;
+    }
     labelled("warning", "33", message);
 }
 
 /// Prints a line for people.
 pub fn line(text: &str) {
+    if is_log_only() {
+        tracing::info!("{text}");
+        return;
+    }
     write_above_bar(format!("{}\n", printable(text)).as_bytes());
 }
 

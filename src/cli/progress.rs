@@ -37,7 +37,7 @@ impl Display {
         let run: fn(&Status, &AtomicBool) = match mode {
             Progress::None => return Display { end, thread: None },
             Progress::Bar => show_bar,
-            Progress::Auto if terminal => show_bar,
+            Progress::Auto if terminal && !output::is_log_only() => show_bar,
             Progress::Auto | Progress::Log => show_lines,
         };
         let named = std::thread::Builder::new().name("progress".to_owned());

@@ -40,9 +40,12 @@ pub(super) fn run_job(
     may_start: impl FnOnce(&Job) -> bool,
     start: impl FnOnce(Job, Scope, Arc<Status>) -> Result<Summary, pipeline::Error>,
 ) -> Exit {
+    let said = options.log_said();
     let job = match options.into_job() {
         Ok(job) => job,
         Err(error) => {
+            // In the form that was asked for; a log that can't be started is the smaller mistake.
+            let _ = logging::start(&said);
             output::error(&error.to_string(), error.hint());
             return Exit::Usage;
         }

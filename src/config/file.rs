@@ -72,13 +72,40 @@ pub fn parse(path: &Path, text: &str) -> Result<Raw, Error> {
     let from_toml = |error: toml::de::Error| {
         // Only the message: the error's own Display quotes the line, which may hold a password.
         let offset = error.span().map_or(0, |span| span.start);
-        at(offset, hide_credentials(error.message()), None)
+        at(offset, hide_credentials(&in_plain_words(error.message())), None)
     };
     let table = DeTable::parse(text).map_err(from_toml)?;
     if let Some(mistake) = find_unknown(table.get_ref()) {
         return Err(at(mistake.offset, mistake.message, mistake.hint));
     }
     toml::from_str(text).map_err(from_toml)
+}
+
+/// A message about a value of the wrong type, without the words of the library that found it: `expected a whole number,
+/// found the text "x"`. Other messages stay as they are.
+fn in_plain_words(message: &str) -> String {
+    let told = message.strip_prefix("invalid type: ").or_else(|| message.strip_prefix("invalid value: "));
+    let Some((found, expected)) = told.and_then(|told| told.rsplit_once(", expected ")) else {
+        return message.to_owned();
+    };
+    let expected = match expected {
+        "a boolean" => "true or false",
+        "u16" => "a whole number from 0 to 65535",
+        "u32" => "a whole number from 0 to 4294967295",
+        "a string" | "path string" => "text in quotes",
+        "a sequence" => "a list, as [1, 2] or [\"a\", \"b\"]",
+        "a map" => "a table, as { 2 = 0 }",
+        other => other,
+    };
+    let found = match found.split_once(' ') {
+        Some(("string", text)) => format!("the text {text}"),
+        Some(("integer" | "boolean", value)) => value.replace('`', ""),
+        Some(("floating", value)) => value.trim_start_matches("point ").replace('`', ""),
+        None if found == "sequence" => "a list".to_owned(),
+        None if found == "map" => "a table".to_owned(),
+        _ => found.to_owned(),
+    };
+    format!("expected {expected}, found {found}")
 }
 
 /// The line of a byte, from 1.
@@ -278,12 +305,15 @@ mod tests {
                 "[filter]\ndatabase_map = { a = 0 }",
                 "line 2: 'a' is not a database number",
             ),
-            ("[filter]\ndatabases = [-1]", "line 2: "),
-            ("[target]\nlanes = 70000", "line 2: "),
-            (
-                "once = 'yes'",
-                "line 1: invalid type: string \"yes\", expected a boolean",
-            ),
+            ("[filter]\ndatabases = [-1]", "line 2: expected a whole number from 0 to 4294967295, found -1"),
+            ("[filter]\ndatabases = 2", "line 2: expected a list, as [1, 2] or [\"a\", \"b\"], found 2"),
+            ("[filter]\ndatabase_map = [1]", "line 2: expected a table, as { 2 = 0 }, found a list"),
+            ("[filter]\nkeys = 'a'", "line 2: expected a list, as [1, 2] or [\"a\", \"b\"], found the text \"a\""),
+            ("[target]\nlanes = 70000", "line 2: expected a whole number from 0 to 65535, found 70000"),
+            ("[target]\nlanes = 1.5", "line 2: expected a whole number from 0 to 65535, found 1.5"),
+            ("[log]\nfile = true", "line 2: expected text in quotes, found true"),
+            ("[source]\nurl = {}", "line 2: expected text in quotes, found a table"),
+            ("once = 'yes'", "line 1: expected true or false, found the text \"yes\""),
             (
                 "[source]\nurl = 'redis://:pw@h:x'",
                 "line 2: what follows the host's colon is not a port",

@@ -5,8 +5,11 @@ use std::sync::Arc;
 
 use super::flight::{Described, OutOfStep, name_and_key};
 use super::refusal::{Refusal, refusal};
+use super::standalone::Fault;
 use super::unit::Chunk;
 use crate::offset::ReplOffset;
+use crate::rdb::opcode;
+use crate::resp::command::{Parsed, Parser};
 use crate::resp::encode;
 use crate::resp::reply::Scanned;
 
@@ -15,6 +18,9 @@ pub const WINDOW_BYTES: usize = 1 << 20;
 
 /// Most values in flight on one lane, whatever their size: a slow target's answers stay within its output buffer.
 pub const WINDOW_VALUES: usize = 8192;
+
+/// A type, and a module's id as a length of nine bytes.
+const RDB_HEAD_BYTES: usize = 10;
 
 /// One value: segment `at` of the chunk.
 #[derive(Debug, Clone)]
@@ -41,7 +47,22 @@ pub enum Answer {
     /// Not applied, will be sent again.
     Refused { words: String, refusal: Refusal },
     /// Never to be applied; dropped.
-    Fault { words: String, what: Vec<Described>, bytes: usize },
+    Fault { words: String, what: Vec<Dropped>, bytes: usize },
+}
+
+/// A value that was dropped.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Dropped {
+    pub what: Described,
+    /// How its RDB form begins: the type, and for a module's value its id.
+    pub head: Vec<u8>,
+}
+
+impl Dropped {
+    pub fn fault(self, words: &str) -> Fault {
+        let (words, copied) = (words.to_owned(), Some(self.head));
+        Fault { words, what: self.what, applied: true, suspects: Vec::new(), copied }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -128,7 +149,7 @@ impl CopyLane {
             None => Answer::Applied { bytes },
             Some(words) => match refusal(&words) {
                 Refusal::ForGood => {
-                    Answer::Fault { words, what: vec![describe(&value)], bytes }
+                    Answer::Fault { words, what: vec![dropped(&value)], bytes }
                 }
                 refusal => {
                     // Values are independent of each other, so its place among them doesn't matter.
@@ -144,7 +165,7 @@ impl CopyLane {
         let (mut what, mut bytes) = (Vec::new(), 0);
         while self.waiting.front().is_some_and(|value| value.db() == db) {
             let Some(value) = self.waiting.pop_front() else { break };
-            what.push(describe(&value));
+            what.push(dropped(&value));
             bytes += value.bytes().len();
         }
         Answer::Fault { words, what, bytes }
@@ -161,9 +182,23 @@ impl CopyLane {
     }
 }
 
-fn describe(value: &Value) -> Described {
+fn dropped(value: &Value) -> Dropped {
     let (command, key) = name_and_key(value.bytes(), 0);
-    Described { command, key, db: value.db(), offset: ReplOffset(0) }
+    let head = match command.as_str() {
+        "SET" => vec![opcode::STRING],
+        "RESTORE" => rdb_head(value.bytes()),
+        // A library or script: no key.
+        _ => Vec::new(),
+    };
+    Dropped { what: Described { command, key, db: value.db(), offset: ReplOffset(0) }, head }
+}
+
+/// The first bytes of what a `RESTORE key ttl value` restores.
+fn rdb_head(command: &[u8]) -> Vec<u8> {
+    let mut parser = Parser::new();
+    let Ok(Some(Parsed::Command { .. })) = parser.parse(command) else { return Vec::new() };
+    let value = parser.args(command).get(3).unwrap_or_default();
+    value.get(..RDB_HEAD_BYTES).unwrap_or(value).to_vec()
 }
 
 #[cfg(test)]
@@ -205,6 +240,28 @@ mod tests {
         machine.send(0, &mut out);
         assert_eq!(machine.answer(0, Scanned::Status(b"OK")), Ok(Some(Event::Copied { values: 1 })));
         assert_eq!((machine.queued_bytes(), machine.is_idle()), (0, true));
+    }
+
+    #[test]
+    fn value_refused_for_good_tells_its_type() {
+        let told = |command: &[&[u8]]| {
+            let (mut lane, mut out, mut router) = (CopyLane::default(), Vec::new(), Router::new(1));
+            router.copy(0, 0, |bytes| encode::command(bytes, command));
+            let batch = router.take(ReplOffset(5), 0);
+            let Some(crate::delivery::unit::Item::Copy(chunk)) = batch.lanes.first().and_then(|items| items.first()) else {
+                panic!("{batch:?}")
+            };
+            lane.push(chunk);
+            lane.send(&mut out);
+            match lane.answer(Scanned::Error(b"NOPERM no")) {
+                Ok(Answer::Fault { what, .. }) => what[0].head.clone(),
+                other => panic!("{other:?}"),
+            }
+        };
+        assert_eq!(told(&[b"SET", b"k", b"v"]), [opcode::STRING]);
+        assert_eq!(told(&[b"RESTORE", b"k", b"0", b"\x10payload", b"REPLACE"]), *b"\x10payload");
+        assert_eq!(told(&[b"RESTORE", b"k", b"0", b"\x07123456789abc"]), *b"\x07123456789");
+        assert!(told(&[b"FUNCTION", b"LOAD", b"REPLACE", b"#!lua"]).is_empty());
     }
 
     #[test]

@@ -44,6 +44,8 @@ pub struct Fault {
     pub applied: bool,
     /// Commands of the stream, with their target databases, whose keys may differ from the source's now.
     pub suspects: Vec<(u32, Vec<u8>)>,
+    /// For a value of the copy, how its RDB form begins: its type, and a module's id.
+    pub copied: Option<Vec<u8>>,
 }
 
 /// Why a target can't be gone on with after its records were read: it needs a new full sync, or lanes as it knows them.
@@ -703,8 +705,7 @@ impl Standalone {
             Answer::Refused { words, .. } => Some(Event::Elsewhere { words }),
             Answer::Fault { words, what, bytes } => {
                 self.queued_bytes = self.queued_bytes.saturating_sub(bytes);
-                let fault = |what| Fault { words: words.clone(), what, applied: true, suspects: Vec::new() };
-                Some(Event::Faults(what.into_iter().map(fault).collect()))
+                Some(Event::Faults(what.into_iter().map(|dropped| dropped.fault(&words)).collect()))
             }
         })
     }
@@ -734,5 +735,5 @@ fn fault(flight: &Flight, at: usize, words: String, applied: bool) -> Fault {
         offset: flight.flush.record.offset,
     });
     let suspects = located.map(|l| flight.flush.commands_from(&l, !applied)).unwrap_or_default();
-    Fault { words, what, applied, suspects }
+    Fault { words, what, applied, suspects, copied: None }
 }

@@ -22,6 +22,9 @@ use crate::resp::reply::{self, Reply};
 /// How long a server may take to accept a connection, TLS and password included.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// How long a server may take of that to answer to TLS.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(8);
+
 /// How long a server may take to answer a call: a target that is busy for a while is waited for.
 const CALL_TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -38,6 +41,9 @@ pub enum Error {
     Connect { side: Side, address: String, error: io::Error },
     #[error("{side} {address} did not answer within {} s", .after.as_secs())]
     Timeout { side: Side, address: String, after: Duration },
+    /// A server that doesn't speak TLS waits for the rest of what it takes for a command.
+    #[error("{side} {address} did not answer to TLS within {} s: does it speak TLS on this port?", .after.as_secs())]
+    NoHandshake { side: Side, address: String, after: Duration },
     #[error("the connection to {side} {address} was lost: {error}")]
     Lost { side: Side, address: String, error: io::Error },
     #[error(transparent)]
@@ -54,7 +60,7 @@ impl Error {
     /// True when trying again later can help.
     pub fn is_passing(&self) -> bool {
         match self {
-            Error::Connect { .. } | Error::Timeout { .. } | Error::Lost { .. } => true,
+            Error::Connect { .. } | Error::Timeout { .. } | Error::NoHandshake { .. } | Error::Lost { .. } => true,
             Error::Tls(_) | Error::Auth { .. } | Error::Protocol { .. } => false,
             Error::Refused { words, .. } => is_passing_refusal(words),
         }
@@ -64,6 +70,7 @@ impl Error {
     pub fn hint(&self) -> Option<String> {
         match self {
             Error::Connect { .. } => Some("is the server running, and its address and port right?".into()),
+            Error::NoHandshake { .. } => Some("if it doesn't, write redis:// instead of rediss://".into()),
             Error::Tls(error) => error.hint(),
             Error::Auth { side, .. } => Some(format!(
                 "give the {side}'s user and password in its URL, in KEYFERRY_{}_PASSWORD or in a password file",
@@ -121,7 +128,13 @@ impl Server {
             None => Stream::Plain(tcp),
             Some((connector, options)) => {
                 let name = tls::server_name(self.side, options, &self.address.host)?;
-                let stream = connector.connect(name, tcp).await.map_err(|error| self.explain(error))?;
+                let stream = timeout(HANDSHAKE_TIMEOUT, connector.connect(name, tcp)).await;
+                let stream = stream.map_err(|_| Error::NoHandshake {
+                    side: self.side,
+                    address: self.address.to_string(),
+                    after: HANDSHAKE_TIMEOUT,
+                })?;
+                let stream = stream.map_err(|error| self.explain(error))?;
                 Stream::Tls(Box::new(stream))
             }
         };
@@ -250,6 +263,9 @@ impl Conn {
                     return Ok(reply);
                 }
                 Ok(None) => {}
+                Err(_) if matches!(self.stream, Stream::Plain(_)) && tls::is_tls_record(&self.input) => {
+                    return Err(tls::Error::WantsTls { side: self.side, address: self.address.clone() }.into());
+                }
                 Err(error) => {
                     return Err(Error::Protocol { side: self.side, address: self.address.clone(), error });
                 }

@@ -92,6 +92,8 @@ pub enum Error {
     },
     #[error("{side} {address}: the server doesn't speak TLS on this port")]
     NotTls { side: Side, address: String },
+    #[error("{side} {address}: the server speaks TLS on this port, and was spoken to without")]
+    WantsTls { side: Side, address: String },
     #[error("{side} {address}: TLS failed: {why}")]
     Handshake {
         side: Side,
@@ -131,6 +133,9 @@ impl Error {
             )),
             Error::NotTls { .. } => {
                 Some("write redis:// instead of rediss://, or use the server's TLS port".into())
+            }
+            Error::WantsTls { .. } => {
+                Some("write rediss:// instead of redis://, or use the server's port without TLS".into())
             }
             // TLS 1.2 servers say no more than "handshake failure" when they miss a client certificate.
             Error::Handshake { side, .. } => Some(format!(

@@ -473,6 +473,14 @@ pub(super) fn type_of(value: &RawValue<'_>) -> TypeName {
     }
 }
 
+/// The same of the first bytes of a value's RDB form; `None` if it isn't a key's.
+pub(super) fn type_of_head(head: &[u8]) -> Option<TypeName> {
+    match head.split_first()? {
+        (&opcode::MODULE_2, id) if id.starts_with(&VECTOR_SET) => Some(TypeName::VectorSet),
+        (number, _) => Some(type_by_number(*number)),
+    }
+}
+
 /// How a vector set's value begins: the id of its module, version 0. Source: redis 8.0 modules/vector-sets/vset.c.
 const VECTOR_SET: [u8; 9] = [0x81, 0xbd, 0xe7, 0x2d, 0xa2, 0xbb, 0x1e, 0xb4, 0x00];
 

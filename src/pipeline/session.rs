@@ -362,6 +362,12 @@ impl driver::Progress for Arc<Progress> {
         with_db.filter(|(_, key)| !record::is_own_key(key)).collect()
     }
 
+    fn not_copied(&self, db: u32, head: &[u8]) {
+        let Some(kind) = decode::type_of_head(head) else { return };
+        // Of several source databases that go there, any that has one such key counted.
+        (self.sources_of)(db).into_iter().any(|source| self.status.uncount(source, kind.as_str()));
+    }
+
     fn rewind(&self, offset: ReplOffset, epoch: u64, standing: Standing) -> bool {
         self.feed.rewind(Rewind { offset, epoch, standing })
     }

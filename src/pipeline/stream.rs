@@ -1,9 +1,11 @@
 //! The stream: commands of the source, one after the other, become units for the lanes.
 
+mod copies;
+
 use std::sync::atomic::Ordering;
 
-use super::copy_keys::{CopyError, Guard};
-use super::decode::{BATCH_BYTES, Error, Parts, READ_BYTES, READ_WAIT, key_hash, send, type_of};
+use super::copy_keys::CopyError;
+use super::decode::{BATCH_BYTES, Error, Parts, READ_BYTES, READ_WAIT, send};
 use super::feed::Rewind;
 use super::learn::{Answer, AskError};
 use super::value::Attributes;
@@ -13,14 +15,13 @@ use crate::commands::{
 };
 use crate::delivery::guard::{self, Guards, Standing};
 use crate::delivery::record::{self, is_own_key};
-use crate::delivery::unit::{Batch, LaneId, LaneSet, Task};
+use crate::delivery::unit::{Batch, LaneId, LaneSet};
 use crate::journal::Read;
 use crate::offset::ReplOffset;
 use crate::rdb;
 use crate::resp::command::{Parsed, Parser};
 use crate::resp::encode;
 use crate::route::{Router, UnitBuilder};
-use crate::source::side::Found;
 
 /// Reads the stream and routes its units.
 pub struct Stream<'a> {
@@ -158,22 +159,6 @@ impl<'a> Stream<'a> {
         }
     }
 
-    /// Removes the guards from the target when every lane's record has passed them.
-    fn drop_guards(&mut self) {
-        let copy_keys = &self.parts.copy_keys;
-        let pending = self.in_transaction || !copy_keys.suspects().is_empty();
-        if !self.guards_stored || pending || self.parts.feed.recorded() < copy_keys.until() {
-            return;
-        }
-        failpoint!("guards-dropped");
-        self.guards_stored = false;
-        for lane in self.parts.router.all_lanes().iter() {
-            let del = OwnedArgs::new(&[&b"DEL"[..], &guard::hash_key(&self.parts.job, lane)]);
-            let (offset, db) = self.whole;
-            self.parts.router.single(lane, 0, db, offset, del.args().raw());
-        }
-    }
-
     /// Takes all whole commands of the window.
     fn parse(&mut self) -> Result<(), Error> {
         let window = std::mem::take(&mut self.window);
@@ -235,17 +220,6 @@ impl<'a> Stream<'a> {
             self.whole = (self.offset, self.db);
         }
         Ok(())
-    }
-
-    /// Copies, with the unit that is at hand, the keys that can't be trusted and weren't named by the stream since.
-    fn copy_suspects(&mut self) -> Result<(), Error> {
-        let suspects = self.parts.copy_keys.suspects();
-        // A unit that only some lanes leave out would never be whole.
-        if suspects.is_empty() || self.offset <= self.passed.1 {
-            return Ok(());
-        }
-        let keys: Vec<CopyKey> = suspects.into_iter().map(|(db, key)| CopyKey { db, key }).collect();
-        self.copy(&keys)
     }
 
     /// The way of nearly every command: one key, nothing filtered, nothing to change. False if it is none such.
@@ -441,17 +415,6 @@ impl<'a> Stream<'a> {
         Ok(())
     }
 
-    /// Database 0 was flushed, which holds the guards of all databases.
-    fn store_guards_again(&mut self) {
-        let guards = self.parts.copy_keys.guards_behind(self.offset);
-        for ((db, key), at) in guards.keys {
-            self.store_guard(db, &key, at);
-        }
-        for (db, at) in guards.databases {
-            self.store_guard_field(0, &guard::database_field(db), at);
-        }
-    }
-
     /// Removes guards from the target that the unit at hand ends: a later process would leave out what comes behind it.
     fn remove_guards(&mut self, guards: &Guards) {
         let job = self.parts.job.clone();
@@ -527,136 +490,12 @@ impl<'a> Stream<'a> {
         Ok(())
     }
 
-    /// Looks whether keys of the command stand elsewhere than the stream. If so the command isn't sent: its keys are
-    /// left alone or copied.
-    fn is_stopped_by_guard(&mut self, command: Command<'_>, keys: &SmallKeys) -> Result<bool, Error> {
-        let guarded = self.parts.copy_keys.guards(self.offset);
-        let own = |at: KeyAt| command.args.get(at.index).is_some_and(is_own_key);
-        if !guarded && self.parts.kept.is_none() && !keys.iter().any(own) {
-            return Ok(false);
-        }
-        let all: Vec<(CopyKey, bool)> =
-            keys.iter().map(|k| (self.copy_key(command.args, k), k.role.writes())).collect();
-        let free = |(key, _): &(CopyKey, bool)| {
-            let guard = self.parts.copy_keys.guard(key.db, &key.key, self.offset);
-            (!guarded || guard == Guard::Free) && !self.is_kept(key)
-        };
-        if all.iter().all(free) {
-            return Ok(false);
-        }
-        if commands::is_key_list(command.spec, keys) && all.iter().any(free) {
-            // Each key for itself: those that stand stay, the others get the command.
-            let kept: Vec<bool> = all.iter().map(free).collect();
-            let nth = |at: KeyAt| keys.iter().position(|k| k == at).and_then(|i| kept.get(i)) == Some(&true);
-            if let Some(part) = commands::cut(command.args, command.spec, keys, nth) {
-                let unknown: Vec<CopyKey> = self.to_copy(all);
-                self.copy(&unknown)?;
-                return self.place_cut(&part).map(|()| true);
-            }
-        }
-        let copies = match all.len() {
-            // A unit on one key that stands behind it is in the key already.
-            1 => self.to_copy(all),
-            // What one of several keys holds isn't what the command found: its result is copied.
-            _ => {
-                let written = all.into_iter().filter(|(_, writes)| *writes).map(|(key, _)| key);
-                written.filter(|key| !self.is_kept(key)).collect()
-            }
-        };
-        self.filtered += u64::from(copies.is_empty() && !guarded);
-        self.copy(&copies)?;
-        Ok(true)
-    }
-
-    fn place_cut(&mut self, part: &OwnedArgs) -> Result<(), Error> {
-        let args = part.args();
-        match commands::lookup(args) {
-            Some(spec) => self.place_keys(Command { args, spec }, true),
-            None => unreachable!("a command of the table that was cut is still one"),
-        }
-    }
-
-    /// Those of the keys whose state nobody knows.
-    fn to_copy(&self, keys: Vec<(CopyKey, bool)>) -> Vec<CopyKey> {
-        let unknown = |key: &CopyKey| {
-            self.parts.copy_keys.guard(key.db, &key.key, self.offset) == Guard::Unknown && !self.is_kept(key)
-        };
-        keys.into_iter().map(|(key, _)| key).filter(unknown).collect()
-    }
-
-    fn copy_key(&self, args: Args<'_>, at: KeyAt) -> CopyKey {
-        let key = args.get(at.index).unwrap_or_default().to_vec();
-        CopyKey { db: at.db.unwrap_or(self.db), key }
-    }
-
-    /// True for a key of the target that stays as it is: one that `--existing keep` found there, or keyferry's own.
-    fn is_kept(&self, key: &CopyKey) -> bool {
-        if is_own_key(&key.key) {
-            return true;
-        }
-        let db = self.parts.scope.target_database(key.db);
-        self.parts.kept.as_ref().is_some_and(|kept| kept.contains(&key_hash(db, &key.key)))
-    }
-
-    fn written_keys(&mut self, command: Command<'_>) -> Result<Vec<CopyKey>, Error> {
-        commands::keys(command.spec, command.args, &mut self.keys).map_err(|error| self.bad(error))?;
-        let written = self.keys.iter().filter(|k| k.role.writes());
-        let keys = written.map(|k| self.copy_key(command.args, k));
-        Ok(keys.filter(|k| self.parts.scope.key_in(k.db, &k.key)).collect())
-    }
-
-    /// Makes keys equal to the source's, by copying them at an offset.
-    ///
-    /// A key whose lane has the unit already was copied by it in an earlier life, and stands where the guard in the
-    /// target says: another copy would be left out by the lane, and its guard must not seem to be there.
-    fn copy(&mut self, keys: &[CopyKey]) -> Result<(), Error> {
-        let wanted: Vec<(u32, Vec<u8>)> = keys
-            .iter()
-            .filter(|key| !self.is_kept(key) && !self.has_passed(&key.key))
-            .map(|key| (key.db, key.key.clone()))
-            .collect();
-        if wanted.is_empty() {
-            return Ok(());
-        }
-        let (found, offset) = self.parts.copy_keys.read(&wanted)?;
-        for ((db, key), found) in wanted.iter().zip(&found) {
-            self.put(*db, key, found)?;
-            self.store_guard(*db, key, offset);
-        }
-        Ok(())
-    }
-
-    /// Adds the record "this key stands at that offset", which a later process finds.
-    fn store_guard(&mut self, db: u32, key: &[u8], offset: ReplOffset) {
-        self.store_guard_field(self.parts.router.lane_of(key), &guard::field(db, key), offset);
-    }
-
     fn store_guard_field(&mut self, lane: LaneId, field: &[u8], offset: ReplOffset) {
         let (hash, offset) = (guard::hash_key(&self.parts.job, lane), offset.to_string());
         let hset = OwnedArgs::new(&[b"HSET", &hash[..], field, offset.as_bytes()]);
         self.unit.command(0, LaneSet::one(lane), hset.args().raw());
         self.guards_stored = true;
         failpoint!("guard-stored");
-    }
-
-    /// Adds what makes the target's key equal to `found`.
-    fn put(&mut self, source_db: u32, key: &[u8], found: &Found) -> Result<(), Error> {
-        let db = self.parts.scope.target_database(source_db);
-        let lanes = LaneSet::one(self.parts.router.lane_of(key));
-        let verified = match &found.payload {
-            Some(payload) => Some(rdb::verify(payload, false).map_err(super::copy_keys::CopyError::Damaged)?),
-            None => None,
-        };
-        let Some(value) = verified.filter(|v| self.parts.scope.type_in(type_of(&v.value))) else {
-            let del = OwnedArgs::new(&[&b"DEL"[..], key]);
-            self.unit.command(db, lanes, del.args().raw());
-            return Ok(());
-        };
-        let writer = self.parts.writer;
-        let attributes = Attributes { expires_at_ms: writer.late(found.expires_at_ms), ..Attributes::default() };
-        let unit = &mut self.unit;
-        let put = writer.replace(key, &value.value, value.meta, &attributes, |raw| unit.command(db, lanes, raw));
-        put.or_else(|error| self.cannot_put(source_db, key, error))
     }
 
     /// Adds a RESTORE of the stream, with a payload that the target takes.
@@ -672,7 +511,7 @@ impl<'a> Stream<'a> {
         if stopped {
             return Ok(());
         }
-        let value = rdb::verify(payload, true).map_err(super::copy_keys::CopyError::Damaged)?;
+        let value = rdb::verify(payload, true).map_err(CopyError::Damaged)?;
         let db = self.parts.scope.target_database(self.db);
         let lanes = LaneSet::one(self.parts.router.lane_of(key));
         let attributes = Attributes {
@@ -689,7 +528,7 @@ impl<'a> Stream<'a> {
     fn restore_functions(&mut self, command: Command<'_>, payload: usize, policy: &str) -> Result<(), Error> {
         let payload = command.args.get(payload).unwrap_or_default();
         let restamped = self.parts.writer.restorer().restamp_functions(payload, true);
-        let Some(payload) = restamped.map_err(super::copy_keys::CopyError::Damaged)? else {
+        let Some(payload) = restamped.map_err(CopyError::Damaged)? else {
             if !self.parts.skip_faults {
                 return Err(self.cannot_send(command.spec));
             }
@@ -700,87 +539,6 @@ impl<'a> Stream<'a> {
         encode::command(&mut raw, &[&b"FUNCTION"[..], b"RESTORE", &payload, policy.as_bytes()]);
         self.unit.command(0, self.parts.router.all_lanes(), &raw);
         Ok(())
-    }
-
-    /// Deletes what is in scope of source databases, where the target's may hold more than that.
-    fn flush(&mut self, databases: &Databases) -> Result<(), Error> {
-        let flushed = |db: u32| match databases {
-            Databases::All => true,
-            Databases::These(list) => list.contains(&db),
-        };
-        let targets: Option<Vec<u32>> = match databases {
-            Databases::All => None,
-            Databases::These(list) => {
-                Some(list.iter().map(|db| self.parts.scope.target_database(*db)).collect())
-            }
-        };
-        let forgotten: Vec<Guards> = match databases {
-            Databases::All => vec![self.parts.copy_keys.forget(None)],
-            Databases::These(list) => list.iter().map(|db| self.parts.copy_keys.forget(Some(*db))).collect(),
-        };
-        // What the transaction did before is gone with the flush, but for what lies elsewhere.
-        self.unit.clear();
-        let elsewhere: Vec<CopyKey> = self.written.drain(..).filter(|key| !flushed(key.db)).collect();
-        self.unit.task(Task::RemoveScope { databases: targets.clone() }, self.parts.router.all_lanes());
-        forgotten.iter().for_each(|guards| self.remove_guards(guards));
-        self.copy(&elsewhere)?;
-        // A target database that others flow into as well has lost their keys too.
-        let Some(targets) = targets else { return Ok(()) };
-        for db in self.flowing_into(&targets)? {
-            if !flushed(db) {
-                self.copy_database(db)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// The source databases in scope that hold keys now and go to one of `targets`.
-    fn flowing_into(&mut self, targets: &[u32]) -> Result<Vec<u32>, Error> {
-        let filled = self.parts.copy_keys.databases()?.into_iter();
-        let scope = &self.parts.scope;
-        let flows = |db: &u32| scope.database_in(*db) && targets.contains(&scope.target_database(*db));
-        Ok(filled.filter(flows).collect())
-    }
-
-    /// Two source databases change places, and the target's can't simply do the same.
-    fn swap(&mut self, a: u32, b: u32) -> Result<(), Error> {
-        let scope = &self.parts.scope;
-        let sides: Vec<u32> = [a, b].into_iter().filter(|db| scope.database_in(*db)).collect();
-        let targets: Vec<u32> = sides.iter().map(|db| scope.target_database(*db)).collect();
-        self.unit.clear();
-        let elsewhere: Vec<CopyKey> = self.written.drain(..).filter(|key| !sides.contains(&key.db)).collect();
-        let all = self.parts.router.all_lanes();
-        self.unit.task(Task::RemoveScope { databases: Some(targets.clone()) }, all);
-        for db in &sides {
-            let forgotten = self.parts.copy_keys.forget(Some(*db));
-            self.remove_guards(&forgotten);
-        }
-        self.copy(&elsewhere)?;
-        for db in self.flowing_into(&targets)? {
-            self.copy_database(db)?;
-        }
-        for db in sides {
-            self.doubt(db)?;
-        }
-        Ok(())
-    }
-
-    /// Copies every key in scope of a source database, at offsets.
-    fn copy_database(&mut self, db: u32) -> Result<(), Error> {
-        let mut cursor = b"0".to_vec();
-        loop {
-            let page = self.parts.copy_keys.scan(db, &mut cursor)?;
-            let in_scope = page.into_iter().filter(|key| self.parts.scope.key_in(db, key));
-            let keys: Vec<CopyKey> = in_scope.map(|key| CopyKey { db, key }).collect();
-            for some in keys.chunks(COPY_KEYS_MAX) {
-                self.copy(some)?;
-            }
-            if cursor == b"0" {
-                break;
-            }
-        }
-        // Keys that came and went while they were listed: the stream's units on them can't build on what is here.
-        self.doubt(db)
     }
 
     /// SWAPDB where the target's databases can do the same. Records stay where they are read: in database 0.

@@ -239,6 +239,17 @@ impl Status {
         }
     }
 
+    /// Takes back one key of what [`Status::merge`] has added; false if there is none such.
+    pub fn uncount(&self, database: u32, kind: &'static str) -> bool {
+        let mut all = lock(&self.tally);
+        let Some(count) = all.0.get_mut(&(database, kind)).filter(|count| **count > 0) else { return false };
+        *count -= 1;
+        if *count == 0 {
+            all.0.remove(&(database, kind));
+        }
+        true
+    }
+
     /// Forgets what was copied so far: the copy starts again.
     pub fn restart_copy(&self) {
         lock(&self.tally).0.clear();

@@ -25,7 +25,7 @@ pub enum Ending {
 pub struct Summary {
     pub ending: Ending,
     pub job: String,
-    /// Copied keys by target database and type.
+    /// Copied keys by source database and type.
     pub keys: BTreeMap<(u32, &'static str), u64>,
     pub keys_filtered: u64,
     pub keys_expired: u64,

@@ -84,6 +84,8 @@ pub trait Progress {
     fn recorded(&self, offset: ReplOffset);
     /// The keys, by source database, that a command writes which was sent to a target database.
     fn keys_written(&self, db: u32, command: &[u8]) -> Vec<(u32, Vec<u8>)>;
+    /// A copied value of a target database was left out; `head` is how its RDB form begins, empty where it is no key.
+    fn not_copied(&self, db: u32, head: &[u8]);
     /// The target has fallen back: the router is to start again. False if it can't.
     fn rewind(&self, offset: ReplOffset, epoch: u64, standing: Standing) -> bool;
 }
@@ -497,6 +499,9 @@ impl Driver {
             }
             let recopied = self.plan.on_fault == OnFault::Recopy && !fault.suspects.is_empty();
             self.plan.status.commands_skipped.add(u64::from(!recopied));
+            if let Some(head) = &fault.copied {
+                self.plan.progress.not_copied(fault.what.db, head);
+            }
             tracing::warn!(
                 offset = %fault.what.offset, lane, db = fault.what.db, command = fault.what.command, recopied,
                 key = escape_key(&fault.what.key), error = fault.words, "left out: the target refuses it for good"

@@ -146,3 +146,22 @@ fn json_logs_are_json() {
         assert!(line.starts_with('{') && line.ends_with('}'), "{line}");
     }
 }
+
+#[test]
+fn json_on_stderr_is_never_broken_by_progress_or_errors() {
+    let (a, b) = (Server::start("redis-7.0"), Server::start("redis-7.0"));
+    a.client().load(&[cmd!["SET", "k", "v"], cmd!["SET", "n", "1"]]);
+    let json = ["--log-format", "json", "--progress", "log"];
+    let mut tool = Tool::sync(&a, &b, &json);
+    until(HALF_MINUTE, "the copy", || b.client().call(&cmd!["EXISTS", "n"]).int() == 1);
+    b.client().load(&[cmd!["DEL", "n"], cmd!["RPUSH", "n", "e"]]);
+    a.client().call(&cmd!["INCR", "n"]);
+    tool.must_end(HALF_MINUTE, 1);
+    let text = tool.text();
+    for line in text.lines() {
+        assert!(line.starts_with('{') && line.ends_with('}'), "{line}");
+    }
+    for part in ["\"level\":\"INFO\",\"message\":\"following: ", "\"level\":\"ERROR\",\"message\":\"", "WRONGTYPE", "\"hint\":"] {
+        assert!(text.contains(part), "no {part} in: {text}");
+    }
+}

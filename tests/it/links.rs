@@ -365,6 +365,7 @@ fn tls_mistakes_are_refused_in_clear_words() {
             vec!["--source-cacert", "/nowhere.crt"],
             "nowhere.crt",
         ),
+        ("no TLS on a TLS port", tls_url(&a).replace("rediss:", "redis:"), vec![], "write rediss://"),
     ];
     for (label, from, more, word) in cases {
         let to = b.url();
@@ -407,4 +408,14 @@ fn tls_without_verification_and_with_another_name_works_where_told() {
         must_be_same(&a, &b, "over TLS", &Rules::of(&a));
         assert_eq!(tool.text().contains("insecure"), warns, "{}", tool.tail());
     }
+}
+
+#[test]
+fn tls_to_a_plain_port_is_told() {
+    let (a, b) = (Server::start("redis-7.0"), Server::start("redis-7.0"));
+    let from = a.url().replace("redis:", "rediss:");
+    let mut tool = Tool::run(&["sync", &from, &b.url(), "--once", "--source-insecure", "--retry-for", "1s"]);
+    let code = tool.wait(HALF_MINUTE);
+    let text = tool.text();
+    assert!(matches!(code, 1 | 5) && text.contains("TLS on this port") && text.contains("write redis://"), "{code}: {text}");
 }

@@ -246,3 +246,19 @@ fn out_of_memory_is_waited_out_and_said() {
     until_same(&a, &b, HALF_MINUTE, "after OOM", &Rules::following(&a));
     tool.stop();
 }
+
+#[test]
+fn a_value_that_is_skipped_is_not_counted_as_copied() {
+    let (a, b) = (Server::start("redis-7.0"), Server::start("redis-7.0"));
+    a.client().load(&[cmd!["SET", "taken", "1"], cmd!["HSET", "refused", "f", "v"], cmd!["RPUSH", "refused too", "e"]]);
+    let mut acl = cmd!["ACL", "SETUSER", "writer", "on", ">pw"];
+    acl.extend(["~*", "&*", "+@all", "-restore"].map(|w| w.as_bytes().to_vec()));
+    b.client().call(&acl);
+    let to = b.url().replace("redis://", "redis://writer:pw@");
+    let mut tool = Tool::run(&["sync", &a.url(), &to, "--once", "--on-error", "skip"]);
+    tool.must_end(HALF_MINUTE, 0);
+    let text = tool.text();
+    for part in ["keys: 1\n", "database 0: 1 string\n", "skipped: 2 "] {
+        assert!(text.contains(part), "no {part:?} in: {text}");
+    }
+}

@@ -1,7 +1,17 @@
 //! keyferry moves Redis and Valkey data between servers while they are in use.
 
+/// A place that writes a record or moves a position: a test may end the process there (`failpoint`).
+macro_rules! failpoint {
+    ($name:expr) => {
+        #[cfg(feature = "failpoints")]
+        crate::failpoint::pass($name);
+    };
+}
+
 // L0: words
 pub mod args;
+#[cfg(feature = "failpoints")]
+mod failpoint;
 pub mod offset;
 pub mod slot;
 // L1: pure, no sockets, threads, clock, files or logging

@@ -526,6 +526,11 @@ impl Standalone {
             let falls = lane.following && flush.record.offset < lane.applied;
             assert!(!falls, "a record doesn't fall back behind what its lane has applied");
         }
+        failpoint!(match (flush.lanes.len(), flush.parts.len()) {
+            (1, 0) => "record-launched",
+            (1, _) => "flush-launched",
+            _ => "joint-launched",
+        });
         self.hold(&flush);
         let Some(leader) = self.lanes.get_mut(flush.leader) else { return };
         let db = leader.copy.db;
@@ -582,6 +587,7 @@ impl Standalone {
                 state.applied_db = *stream_db;
                 state.following = true;
                 state.queue.pop_front();
+                failpoint!("copy-end");
                 Some(Flush::new(lane, LaneSet::one(lane), self.record(lane)))
             }
             Item::Pieces(chunk) => {
@@ -644,6 +650,11 @@ impl Standalone {
     }
 
     fn flush_applied(&mut self, flush: Flush) -> Event {
+        failpoint!(match (flush.lanes.len(), flush.parts.len()) {
+            (1, 0) => "record-answered",
+            (1, _) => "flush-answered",
+            _ => "joint-answered",
+        });
         let mut joins_on = false;
         for lane in flush.lanes.iter() {
             let Some(lane) = self.lanes.get_mut(lane) else { continue };

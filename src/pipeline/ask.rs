@@ -36,6 +36,24 @@ impl Asking {
 
     /// Waits; `None` if the stream ends meanwhile.
     pub fn pause(&self, wait: Duration) -> Option<()> {
-        self.ask(tokio::time::sleep(wait))
+        // Made within the runtime: elsewhere a timer can't be made.
+        self.ask(async move { tokio::time::sleep(wait).await })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::offset::ReplOffset;
+    use crate::pipeline::feed::Budget;
+
+    #[test]
+    fn pause_on_a_plain_thread_waits_and_breaks_off_at_the_streams_end() {
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        let feed = Arc::new(Feed::new(None, ReplOffset(0), None, &Budget { memory_bytes: 1 << 20, spool: None }));
+        let asking = Asking::new(runtime.handle().clone(), Arc::clone(&feed));
+        assert_eq!(asking.pause(Duration::from_millis(1)), Some(()));
+        feed.end();
+        assert_eq!(asking.pause(Duration::from_secs(60)), None);
     }
 }

@@ -495,6 +495,7 @@ impl<'a> Stream<'a> {
         let hset = OwnedArgs::new(&[b"HSET", &hash[..], field, offset.as_bytes()]);
         self.unit.command(0, LaneSet::one(lane), hset.args().raw());
         self.guards_stored = true;
+        failpoint!("guard-stored");
     }
 
     /// Adds a RESTORE of the stream, with a payload that the target takes.

@@ -152,12 +152,15 @@ pub async fn change_lanes(
     commands.push(vec![b"EXEC".to_vec()]);
     let mut out = Vec::new();
     commands.iter().for_each(|command| encode::command(&mut out, command));
+    failpoint!("lanes-to-change");
     conn.send(&out).await?;
+    failpoint!("lanes-sent");
     for _ in 0..commands.len() {
         if let Reply::Error(words) = conn.reply().await? {
             return Err(conn.refused(b"EXEC", words).into());
         }
     }
+    failpoint!("lanes-changed");
     Ok(())
 }
 
@@ -180,5 +183,8 @@ pub async fn remove(conn: &mut Conn, id: &Identity) -> Result<u64, Error> {
         return Ok(0);
     }
     let del: Vec<&[u8]> = std::iter::once(&b"DEL"[..]).chain(names.iter().map(Vec::as_slice)).collect();
-    Ok(conn.ask(&del).await?.integer().and_then(|n| u64::try_from(n).ok()).unwrap_or(0))
+    failpoint!("records-to-remove");
+    let removed = conn.ask(&del).await?.integer().and_then(|n| u64::try_from(n).ok()).unwrap_or(0);
+    failpoint!("records-removed");
+    Ok(removed)
 }

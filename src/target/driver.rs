@@ -243,6 +243,7 @@ impl Driver {
             let text = self.machine.first_record(lane).encode();
             let key = record::key(&self.plan.identity.job, lane);
             conn.ask(&[&b"SET"[..], &key, text.as_bytes()]).await?;
+            failpoint!("first-record");
         }
         Ok(())
     }
@@ -250,6 +251,7 @@ impl Driver {
     /// The target's records aren't where they were thought to be: what lies behind them is sent again.
     fn rewind(&self, offset: ReplOffset, epoch: u64, standing: Standing) -> Result<(), Error> {
         self.plan.status.error("target's records moved");
+        failpoint!("rewind");
         tracing::warn!(%offset, "the target's records moved, as after a failover: going on from there");
         if self.plan.progress.rewind(offset, epoch, standing) {
             return Ok(());
@@ -385,6 +387,9 @@ impl Driver {
                 Poll::Ready(Err(error)) => return Ok(io.broken(error)),
                 Poll::Pending => return Ok(step),
             }
+        }
+        if io.written > 0 {
+            failpoint!("written");
         }
         io.out.clear();
         io.out.shrink_to(OUT_BYTES_MAX);
@@ -536,6 +541,7 @@ impl Driver {
             // Which lane's hash holds it doesn't matter: all are read.
             let hash = guard::hash_key(&self.plan.identity.job, 0);
             conn.ask(&[&b"HSET"[..], &hash, &guard::field(db, &key), b"0"]).await?;
+            failpoint!("suspect-noted");
         }
         Ok(())
     }
@@ -551,6 +557,7 @@ impl Driver {
             let mut conn = connect::side(&self.plan.server, &self.plan.identity).await?;
             let key = record::stopped_key(&self.plan.identity.job);
             conn.ask(&[&b"SET"[..], &key, error.to_string().as_bytes()]).await?;
+            failpoint!("stopped-noted");
             Ok::<(), Error>(())
         };
         if let Err(failed) = written.await {
@@ -570,6 +577,7 @@ impl Driver {
                 for db in filled.filter(|db| databases.as_ref().is_none_or(|list| list.contains(db))) {
                     scan::remove(&mut conn, db, |key| in_scope(db, key)).await?;
                 }
+                failpoint!("scope-removed");
             }
             Task::RemoveLeftovers { copied } => {
                 let hash = self.plan.key_hash;
@@ -578,6 +586,7 @@ impl Driver {
                     let doomed = |key: &[u8]| in_scope(db, key) && !copied.contains(&hash(db, key));
                     removed += scan::remove(&mut conn, db, doomed).await?;
                 }
+                failpoint!("leftovers-removed");
                 tracing::info!(keys = removed, "removed what an earlier copy had left");
             }
         }

@@ -71,6 +71,7 @@ impl Owner {
                 "took the job from another owner"
             );
         }
+        failpoint!("lease-taken");
         *takeover = false;
         connect::kill_others(server, &mut conn, identity).await?;
         check(server, &mut conn, identity).await?;
@@ -199,6 +200,7 @@ async fn take_back(server: &Server, conn: &mut Conn, id: &Identity) -> Result<()
             "the lease was that of an owner that doesn't live: taken again"
         );
     }
+    failpoint!("lease-taken-back");
     connect::kill_others(server, conn, id).await
 }
 
@@ -366,6 +368,7 @@ async fn give_back(server: &Server, id: &Identity) -> Result<(), Error> {
         conn.ask(&[b"MULTI"]).await?;
         conn.ask(&[&b"DEL"[..], &key]).await?;
         conn.ask(&[b"EXEC"]).await?;
+        failpoint!("lease-given-back");
     }
     Ok(())
 }

@@ -133,6 +133,7 @@ pub async fn unsettle(plan: &Plan<'_>) -> Result<bool, Error> {
         }
     }
     mover.conn.ask(&[&b"DEL"[..], &mover.key]).await?;
+    failpoint!("unsettled");
     Ok(true)
 }
 
@@ -190,6 +191,7 @@ impl<'a> Mover<'a> {
         self.select(0).await?;
         let text = self.marker.encode();
         self.conn.ask(&[&b"SET"[..], &self.key, text.as_bytes()]).await?;
+        failpoint!("settle-marker");
         Ok(())
     }
 
@@ -210,9 +212,11 @@ impl<'a> Mover<'a> {
             let batch = std::mem::take(&mut ahead);
             // Never two on their way: if the first were refused in passing, the marker of the second would hide that.
             self.send(&batch).await?;
+            failpoint!("settle-sent");
             self.marker = batch.marker.unwrap_or(self.marker);
             ahead = self.batch(&items, &mut from);
             self.await_replies(batch.count).await?;
+            failpoint!("settle-batch");
         }
         Ok(items.range().clone())
     }

@@ -15,6 +15,7 @@ mod wait;
 
 mod copy;
 mod ends;
+mod failpoints;
 mod filter;
 mod follow;
 mod harness;

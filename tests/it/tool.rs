@@ -4,7 +4,7 @@ use crate::server::Server;
 use crate::wait::{HALF_MINUTE, until};
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs::File;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -31,12 +31,17 @@ impl Tool {
 
     /// The same with environment variables.
     pub fn run_with(args: &[&str], env: &[(&str, &str)]) -> Tool {
+        Tool::run_program(&program(), args, env)
+    }
+
+    /// Another program than the one under test.
+    pub fn run_program(program: &Path, args: &[&str], env: &[(&str, &str)]) -> Tool {
         let dir = tempfile::Builder::new()
             .prefix("keyferry-run-")
             .tempdir()
             .expect("a temporary folder");
         let out = File::create(dir.path().join("out")).expect("the output file opens");
-        let child = Command::new(program())
+        let child = Command::new(program)
             .args(args)
             .envs(env.iter().copied())
             .env("XDG_STATE_HOME", dir.path())

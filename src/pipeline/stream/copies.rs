@@ -22,6 +22,7 @@ impl Stream<'_> {
         if !self.guards_stored || pending || self.parts.feed.recorded() < copy_keys.until() {
             return;
         }
+        failpoint!("guards-dropped");
         self.guards_stored = false;
         for lane in self.parts.router.all_lanes().iter() {
             let del = OwnedArgs::new(&[&b"DEL"[..], &guard::hash_key(&self.parts.job, lane)]);

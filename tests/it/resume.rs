@@ -1,9 +1,7 @@
 //! Going on: after kills, refusals, lost writes of the target and failovers of the source, every write is there once.
 
 use crate::client::{Client, Reply};
-use crate::compare::{
-    GRACE_MS, Rules, databases, is_own_record, must_be_same, now_ms, scan, until_same,
-};
+use crate::compare::{GRACE_MS, Rules, databases, is_own_record, must_be_same, now_ms, scan, until_same};
 use crate::load::{Mix, Workload, load_bulk};
 use crate::server::{FAST, Server, free_port, replicate_natively};
 use crate::tool::Tool;
@@ -13,10 +11,7 @@ use std::time::{Duration, Instant};
 
 /// A source that can go on from a good while ago.
 fn source() -> Server {
-    Server::with(
-        "redis-7.0",
-        &[FAST, &["repl-backlog-size 64mb"]].concat(),
-    )
+    Server::with("redis-7.0", &[FAST, &["repl-backlog-size 64mb"]].concat())
 }
 
 /// Starts the job; its folder for the spool stays the same over its lives.
@@ -65,20 +60,14 @@ fn following(a: &Server, b: &Server, what: &str) {
 
 /// The same under the filter that leaves `tmp:` out.
 fn following_in_scope(a: &Server, b: &Server, what: &str) {
-    let rules = Rules {
-        in_scope: &|_, key| !key.starts_with(b"tmp:"),
-        ..Rules::following(a)
-    };
+    let rules = Rules { in_scope: &|_, key| !key.starts_with(b"tmp:"), ..Rules::following(a) };
     until_same(a, b, MINUTE, what, &rules);
 }
 
 /// Ends the job for good: equal to the last millisecond, and no trace of keyferry.
 fn finish(a: &Server, b: &Server, more: &[&str]) {
     run("finish", a, b, more).must_end(MINUTE, 0);
-    let rules = Rules {
-        group_hints: false,
-        ..Rules::of(a)
-    };
+    let rules = Rules { group_hints: false, ..Rules::of(a) };
     until_same(a, b, HALF_MINUTE, "finished", &rules);
     no_trace(b);
 }
@@ -94,10 +83,7 @@ fn no_trace(b: &Server) {
 }
 
 fn two_databases(a: &Server) -> Mix {
-    Mix {
-        databases: vec![0, 2],
-        ..Mix::of(a)
-    }
+    Mix { databases: vec![0, 2], ..Mix::of(a) }
 }
 
 /// Waits for the target's save, so that it can restart from it.
@@ -292,11 +278,7 @@ fn other_filter_is_refused_without_restart() {
     let mut tool = start(&a, &b, &[]);
     until_following(&b, &mut tool);
     tool.stop();
-    for other in [
-        &["--not-key", "tmp:*"][..],
-        &["--db-map", "0:3"],
-        &["--expiry-grace", "2h"],
-    ] {
+    for other in [&["--not-key", "tmp:*"][..], &["--db-map", "0:3"], &["--expiry-grace", "2h"]] {
         let mut refused = start(&a, &b, other);
         refused.must_end(HALF_MINUTE, 3);
         let text = refused.text();
@@ -309,10 +291,7 @@ fn other_filter_is_refused_without_restart() {
     tool.stop();
     assert_eq!(full_syncs(&a), 1);
     let mut tool = start(&a, &b, &["--not-key", "tmp:*", "--restart"]);
-    let rules = Rules {
-        in_scope: &|_, key| !key.starts_with(b"tmp:"),
-        ..Rules::following(&a)
-    };
+    let rules = Rules { in_scope: &|_, key| !key.starts_with(b"tmp:"), ..Rules::following(&a) };
     until(HALF_MINUTE, "a second full sync", || full_syncs(&a) == 2);
     a.client().load(&[cmd!["INCR", "tmp:a"], cmd!["INCR", "b"]]);
     let mut target = b.client();
@@ -681,33 +660,21 @@ fn spool_files_of_a_dead_run_are_removed() {
 /// Keys renewed in their last moments, counters that are built upon, and some that aren't renewed.
 fn short_lived(client: &mut Client, n: u32, ms: u32) {
     let batch: Vec<_> = (0..n)
-        .flat_map(|i| {
-            [
-                cmd!["SET", format!("renewed:{i}"), i, "PX", ms],
-                cmd!["SET", format!("gone:{i}"), i, "PX", ms],
-            ]
-        })
+        .flat_map(|i| [cmd!["SET", format!("renewed:{i}"), i, "PX", ms], cmd!["SET", format!("gone:{i}"), i, "PX", ms]])
         .collect();
     client.load(&batch);
 }
 
 fn renew(client: &mut Client, n: u32) {
     let batch: Vec<_> = (0..n)
-        .flat_map(|i| {
-            [
-                cmd!["INCR", format!("renewed:{i}")],
-                cmd!["PEXPIRE", format!("renewed:{i}"), 500_000 + i],
-            ]
-        })
+        .flat_map(|i| [cmd!["INCR", format!("renewed:{i}")], cmd!["PEXPIRE", format!("renewed:{i}"), 500_000 + i]])
         .collect();
     client.load(&batch);
 }
 
 fn renewed_live(a: &Server, b: &Server, n: u32) {
     let (mut source, mut target) = (a.client(), b.client());
-    until(HALF_MINUTE, "the source to expire the others", || {
-        source.call(&cmd!["KEYS", "gone:*"]).list().is_empty()
-    });
+    until(HALF_MINUTE, "the source to expire the others", || source.call(&cmd!["KEYS", "gone:*"]).list().is_empty());
     following(a, b, "after the expiry");
     for i in 0..n {
         assert_eq!(target.get(&format!("renewed:{i}")).text(), (i + 1).to_string());
@@ -726,9 +693,7 @@ fn renewed_key_lives_while_target_stood_still() {
     b.pause();
     renew(&mut a.client(), 200);
     let mut source = a.client();
-    until(HALF_MINUTE, "the others to expire", || {
-        source.call(&cmd!["KEYS", "gone:*"]).list().is_empty()
-    });
+    until(HALF_MINUTE, "the others to expire", || source.call(&cmd!["KEYS", "gone:*"]).list().is_empty());
     b.resume();
     renewed_live(&a, &b, 200);
     tool.stop();
@@ -748,9 +713,7 @@ fn renewed_key_lives_while_keyferry_was_down() {
     tool.kill();
     renew(&mut a.client(), 200);
     let mut source = a.client();
-    until(HALF_MINUTE, "the others to expire", || {
-        source.call(&cmd!["KEYS", "gone:*"]).list().is_empty()
-    });
+    until(HALF_MINUTE, "the others to expire", || source.call(&cmd!["KEYS", "gone:*"]).list().is_empty());
     let mut tool = start(&a, &b, &[]);
     renewed_live(&a, &b, 200);
     tool.stop();
@@ -771,13 +734,8 @@ fn renewed_hash_field_lives_while_target_stood_still() {
     ]);
     following(&a, &b, "with short-lived fields");
     b.pause();
-    source.load(&[
-        cmd!["HINCRBY", "h", "renewed", 1],
-        cmd!["HPEXPIRE", "h", 500_000, "FIELDS", 1, "renewed"],
-    ]);
-    until(HALF_MINUTE, "the other field to expire", || {
-        source.call(&cmd!["HLEN", "h"]).int() == 2
-    });
+    source.load(&[cmd!["HINCRBY", "h", "renewed", 1], cmd!["HPEXPIRE", "h", 500_000, "FIELDS", 1, "renewed"]]);
+    until(HALF_MINUTE, "the other field to expire", || source.call(&cmd!["HLEN", "h"]).int() == 2);
     b.resume();
     following(&a, &b, "after the field's expiry");
     let value = b.client().call(&cmd!["HGET", "h", "renewed"]);
@@ -892,11 +850,7 @@ fn lost_backlog_means_a_full_sync_without_leftovers() {
 #[test]
 fn rename_over_the_edge_survives_kills_under_load() {
     let (a, b) = (source(), Server::start("redis-7.0"));
-    let mix = Mix {
-        prefixes: vec![String::new(), "tmp:".into()],
-        keys: 20,
-        ..two_databases(&a)
-    };
+    let mix = Mix { prefixes: vec![String::new(), "tmp:".into()], keys: 20, ..two_databases(&a) };
     let load = Workload::start(&a, fastrand::u64(..), 5000, mix);
     let filter = ["--not-key", "tmp:*"];
     let mut tool = start(&a, &b, &filter);
@@ -922,9 +876,7 @@ fn rename_over_the_edge_survives_kills_under_load() {
     assert_eq!(full_syncs(&a), 1);
     // Guards go once every record has passed them.
     let mut target = b.client();
-    until(HALF_MINUTE, "the guards' end", || {
-        target.call(&cmd!["KEYS", "keyferry:resume:guards:*"]).list().is_empty()
-    });
+    until(HALF_MINUTE, "the guards' end", || target.call(&cmd!["KEYS", "keyferry:resume:guards:*"]).list().is_empty());
     tool.stop();
 }
 
@@ -959,10 +911,7 @@ fn rename_over_the_edge_that_its_lane_has_is_not_copied_again() {
 #[test]
 fn sigterm_while_a_key_is_copied_ends_soon_and_resumes() {
     let (a, b) = (source(), Server::start("redis-7.0"));
-    let mix = Mix {
-        prefixes: vec![String::new(), "tmp:".into()],
-        ..two_databases(&a)
-    };
+    let mix = Mix { prefixes: vec![String::new(), "tmp:".into()], ..two_databases(&a) };
     let load = Workload::start(&a, fastrand::u64(..), 5000, mix);
     let filter = ["--not-key", "tmp:*"];
     let mut tool = start(&a, &b, &filter);
@@ -1018,12 +967,8 @@ fn flushed_databases_guards_go_with_it() {
 fn swapped_databases_are_told_apart_after_a_kill() {
     let (a, b) = (source(), Server::start("redis-7.0"));
     let more = ["--not-key", "tmp:*", "--lanes", "2"];
-    let mix = Mix {
-        prefixes: vec![String::new(), "tmp:".into()],
-        across_databases: true,
-        keys: 15,
-        ..two_databases(&a)
-    };
+    let mix =
+        Mix { prefixes: vec![String::new(), "tmp:".into()], across_databases: true, keys: 15, ..two_databases(&a) };
     let load = Workload::start(&a, fastrand::u64(..), 3000, mix);
     let mut tool = start(&a, &b, &more);
     until_following(&b, &mut tool);
@@ -1044,11 +989,7 @@ fn swapped_databases_are_told_apart_after_a_kill() {
 #[test]
 fn rename_over_the_edge_survives_a_target_from_an_older_file() {
     let (a, mut b) = (source(), Server::start("redis-7.0"));
-    let mix = Mix {
-        prefixes: vec![String::new(), "tmp:".into()],
-        keys: 20,
-        ..two_databases(&a)
-    };
+    let mix = Mix { prefixes: vec![String::new(), "tmp:".into()], keys: 20, ..two_databases(&a) };
     let load = Workload::start(&a, fastrand::u64(..), 5000, mix);
     let mut tool = start(&a, &b, &["--not-key", "tmp:*"]);
     until_following(&b, &mut tool);
@@ -1112,8 +1053,7 @@ fn finish_interrupted_and_run_again_ends_exactly() {
     let mut client = a.client();
     let at = now_ms() + 3_000_000;
     for from in (0..60_000).step_by(5000) {
-        let batch: Vec<_> =
-            (from..from + 5000).map(|i| cmd!["SET", format!("k:{i}"), i, "PXAT", at + i]).collect();
+        let batch: Vec<_> = (from..from + 5000).map(|i| cmd!["SET", format!("k:{i}"), i, "PXAT", at + i]).collect();
         client.load(&batch);
     }
     let mut tool = start(&a, &b, &[]);
@@ -1125,13 +1065,10 @@ fn finish_interrupted_and_run_again_ends_exactly() {
     for round in 0..4 {
         let mut finish = run("finish", &a, &b, &[]);
         let exact = |target: &mut Client| {
-            let asked: Vec<_> =
-                (0..60_000).step_by(500).map(|i| cmd!["PEXPIRETIME", format!("k:{i}")]).collect();
+            let asked: Vec<_> = (0..60_000).step_by(500).map(|i| cmd!["PEXPIRETIME", format!("k:{i}")]).collect();
             target.pipe(&asked).iter().filter(|r| r.int() < at + 60_000).count()
         };
-        until(MINUTE, "some settled keys", || {
-            exact(&mut target) > round * 20 || !finish.alive()
-        });
+        until(MINUTE, "some settled keys", || exact(&mut target) > round * 20 || !finish.alive());
         finish.kill();
         load.until_sent(1000, HALF_MINUTE);
     }
@@ -1157,8 +1094,7 @@ fn sync_after_a_broken_off_finish_goes_on() {
     let mut broken = run("finish", &a, &b, &[]);
     let mut target = b.client();
     until(MINUTE, "some settled keys", || {
-        let asked: Vec<_> =
-            (0..40_000).step_by(500).map(|i| cmd!["PEXPIRETIME", format!("k:{i}")]).collect();
+        let asked: Vec<_> = (0..40_000).step_by(500).map(|i| cmd!["PEXPIRETIME", format!("k:{i}")]).collect();
         target.pipe(&asked).iter().any(|r| r.int() < at + 40_000) || !broken.alive()
     });
     broken.kill();

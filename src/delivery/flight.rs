@@ -219,6 +219,19 @@ pub struct Described {
     pub offset: ReplOffset,
 }
 
+/// The `nth` command in `bytes`, if it is one that a key can't answer with 0 that is there and expires.
+fn expiry_command(mut bytes: &[u8], nth: usize) -> Option<Vec<u8>> {
+    let mut parser = Parser::new();
+    for _ in 0..nth {
+        let Ok(Some(Parsed::Command { len })) = parser.parse(bytes) else { return None };
+        bytes = bytes.get(len..)?;
+    }
+    let Ok(Some(Parsed::Command { len })) = parser.parse(bytes) else { return None };
+    let name = parser.args(bytes).get(0)?;
+    let is = |word: &[u8]| name.eq_ignore_ascii_case(word);
+    (is(b"PEXPIREAT") || is(b"PERSIST")).then(|| bytes.get(..len).unwrap_or_default().to_vec())
+}
+
 /// The name and first argument of the `nth` command in `bytes`.
 pub fn name_and_key(mut bytes: &[u8], nth: usize) -> (String, Vec<u8>) {
     let mut parser = Parser::new();
@@ -262,6 +275,8 @@ pub struct Flight {
     stage: Stage,
     refused: Option<(usize, String)>,
     errors: Vec<(usize, String)>,
+    /// Places between MULTI and EXEC that were answered with 0.
+    zeros: Vec<usize>,
     /// What follows MULTI and waits for it to be taken.
     held: Vec<u8>,
 }
@@ -280,7 +295,7 @@ enum Stage {
 impl Flight {
     /// `queued`: what [`Flush::encode`] returned.
     pub fn new(flush: Flush, db: u32, queued: usize) -> Self {
-        Flight { flush, db, queued, seen: 0, stage: Stage::Multi, refused: None, errors: Vec::new(), held: Vec::new() }
+        Flight { flush, db, queued, seen: 0, stage: Stage::Multi, refused: None, errors: Vec::new(), zeros: Vec::new(), held: Vec::new() }
     }
 
     /// For the commands of a flush that were sent without MULTI and EXEC (see `Rules::one_transaction`).
@@ -336,14 +351,41 @@ impl Flight {
             }
             (Stage::Results, Scanned::Open(_)) => Err(OutOfStep),
             (Stage::Results, result) => {
-                if let Scanned::Error(words) = result {
-                    self.errors.push((self.seen, text(words)));
+                match result {
+                    Scanned::Error(words) => self.errors.push((self.seen, text(words))),
+                    Scanned::Integer(0) => self.zeros.push(self.seen),
+                    _ => {}
                 }
                 self.seen += 1;
                 Ok((self.seen == self.queued).then(|| self.end()))
             }
             _ => Err(OutOfStep),
         }
+    }
+
+    /// The commands that found no key, though on the source they did: PEXPIREAT and PERSIST that answered 0. Each with
+    /// its target database.
+    pub fn lost_keys(&self) -> Vec<(u32, Vec<u8>)> {
+        let mut lost = Vec::new();
+        let mut zeros = self.zeros.iter().copied().peekable();
+        let (mut at, mut db) = (0, self.db);
+        for part in &self.flush.parts {
+            for (i, segment) in part.segments().iter().enumerate() {
+                at += usize::from(segment.db != db);
+                db = segment.db;
+                let end = at + segment.commands as usize;
+                while zeros.next_if(|zero| *zero < at).is_some() {}
+                // Most flushes have none, so nearly no segment is looked into.
+                if zeros.peek().is_some_and(|zero| *zero < end) {
+                    let bytes = part.holder.chunk().slice(part.from + i, part.from + i + 1);
+                    while let Some(zero) = zeros.next_if(|zero| *zero < end) {
+                        lost.extend(expiry_command(bytes, zero - at).map(|command| (db, command)));
+                    }
+                }
+                at = end;
+            }
+        }
+        lost
     }
 
     fn queue_answered(&mut self) -> Option<Outcome> {

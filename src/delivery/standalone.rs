@@ -31,6 +31,9 @@ pub enum Event {
     Refused { words: String },
     /// The connection must be closed: the server may be another one now.
     Elsewhere { words: String },
+    /// The same, but these of them, each with its target database, found no key where the source had one: the target
+    /// has lost it.
+    LostKeys { commands: u64, lost: Vec<(u32, Vec<u8>)> },
     /// Commands that the target will never take.
     Faults(Vec<Fault>),
 }
@@ -375,7 +378,13 @@ impl Standalone {
             state.copy.db = 0;
         }
         Ok(Some(match outcome {
-            Outcome::Applied => self.flush_applied(flight.flush),
+            Outcome::Applied => {
+                let lost = flight.lost_keys();
+                match self.flush_applied(flight.flush) {
+                    Event::Applied { commands } if !lost.is_empty() => Event::LostKeys { commands, lost },
+                    event => event,
+                }
+            }
             #[cfg(test)]
             Outcome::AppliedBut(errors) if !rule!(self, one_transaction) => {
                 let (at, words) = errors.into_iter().next().unwrap_or_default();

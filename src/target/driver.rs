@@ -116,8 +116,9 @@ enum Exit {
     Broken(Error),
     /// Work that must be done before the lane goes on.
     Task(LaneId, Task),
-    /// What is queued builds on keys that aren't the source's any more.
-    Distrust(Vec<Fault>),
+    /// What is queued builds on keys that aren't the source's any more: those that these commands write, each with its
+    /// target database.
+    Distrust(Vec<(u32, Vec<u8>)>),
 }
 
 pub struct Driver {
@@ -132,6 +133,8 @@ pub struct Driver {
     tokens: Tokens,
     /// The status line says that the target owes answers.
     silent: bool,
+    /// Commands whose keys are to be copied again from the source.
+    suspects: Vec<(u32, Vec<u8>)>,
     reported: (Option<ReplOffset>, Option<ReplOffset>),
 }
 
@@ -148,6 +151,7 @@ impl Driver {
             read_buf: vec![0; READ_BYTES],
             tokens,
             silent: false,
+            suspects: Vec::new(),
             reported: (None, None),
         }
     }
@@ -176,8 +180,8 @@ impl Driver {
                 Exit::Done => return Ok(()),
                 Exit::Broken(error) => error,
                 Exit::Task(..) => continue,
-                Exit::Distrust(faults) => {
-                    self.note_suspects(&faults).await?;
+                Exit::Distrust(commands) => {
+                    self.note_suspects(&commands).await?;
                     self.machine.distrust();
                     self.machine.broken();
                     self.lanes.clear();
@@ -297,6 +301,10 @@ impl Driver {
             }
         }
         self.report();
+        // Before every lane follows there is no place in the stream to start again from.
+        if !self.suspects.is_empty() && self.machine.recorded().is_some() {
+            return Poll::Ready(Ok(Exit::Distrust(std::mem::take(&mut self.suspects))));
+        }
         if self.ended && self.machine.is_recorded() {
             return Poll::Ready(Ok(Exit::Done));
         }
@@ -480,6 +488,13 @@ impl Driver {
                     words,
                 })));
             }
+            Event::LostKeys { commands, lost } => {
+                status.commands_applied.add(commands);
+                status.error("lost key");
+                tracing::warn!(lane, keys = lost.len(), "the target has lost keys: copying them again from the source");
+                self.suspects.extend(lost);
+                return Ok(None);
+            }
             Event::Faults(faults) => return self.take_faults(lane, faults),
         }
         if io.waits {
@@ -510,13 +525,15 @@ impl Driver {
                 self.machine.unpause(lane);
             }
         }
-        let recopy = self.plan.on_fault == OnFault::Recopy && faults.iter().any(|f| !f.suspects.is_empty());
-        Ok(recopy.then_some(Exit::Distrust(faults)))
+        if self.plan.on_fault == OnFault::Recopy {
+            self.suspects.extend(faults.into_iter().flat_map(|fault| fault.suspects));
+        }
+        Ok(None)
     }
 
     /// Writes into the target which keys are to be copied again, so that a later process knows, too.
-    async fn note_suspects(&mut self, faults: &[Fault]) -> Result<(), Error> {
-        let commands = faults.iter().flat_map(|fault| &fault.suspects);
+    async fn note_suspects(&mut self, commands: &[(u32, Vec<u8>)]) -> Result<(), Error> {
+        let commands = commands.iter();
         let keys: BTreeSet<(u32, Vec<u8>)> =
             commands.flat_map(|(db, raw)| self.plan.progress.keys_written(*db, raw)).collect();
         let mut conn = connect::side(&self.plan.server, &self.plan.identity).await?;
@@ -536,7 +553,7 @@ impl Driver {
             return error;
         }
         let written = async {
-            self.note_suspects(std::slice::from_ref(fault)).await?;
+            self.note_suspects(&fault.suspects).await?;
             let mut conn = connect::side(&self.plan.server, &self.plan.identity).await?;
             let key = record::stopped_key(&self.plan.identity.job);
             conn.ask(&[&b"SET"[..], &key, error.to_string().as_bytes()]).await?;

@@ -80,9 +80,7 @@ fn each_key(rdb: &[u8], mut f: impl FnMut(&keyferry::rdb::Key<'_>)) {
 #[divan::bench]
 fn mixed_keys_borrowed(bencher: Bencher) {
     let rdb = mixed();
-    let bencher = bencher
-        .counter(ItemsCount::new(KEYS))
-        .counter(BytesCount::of_slice(&rdb));
+    let bencher = bencher.counter(ItemsCount::new(KEYS)).counter(BytesCount::of_slice(&rdb));
     bencher.bench_local(|| each_key(&rdb, |key| _ = black_box(key.value.bytes.len())));
 }
 
@@ -91,9 +89,7 @@ fn mixed_keys_to_payloads(bencher: Bencher) {
     let rdb = mixed();
     let restorer = Restorer::new(Project::Redis, (7, 2, 0), 11);
     let mut out = Vec::new();
-    let bencher = bencher
-        .counter(ItemsCount::new(KEYS))
-        .counter(BytesCount::of_slice(&rdb));
+    let bencher = bencher.counter(ItemsCount::new(KEYS)).counter(BytesCount::of_slice(&rdb));
     bencher.bench_local(|| {
         each_key(&rdb, |key| {
             out.clear();
@@ -107,12 +103,6 @@ fn mixed_keys_to_payloads(bencher: Bencher) {
 #[divan::bench]
 fn mixed_keys_decoded(bencher: Bencher) {
     let rdb = mixed();
-    let bencher = bencher
-        .counter(ItemsCount::new(KEYS))
-        .counter(BytesCount::of_slice(&rdb));
-    bencher.bench_local(|| {
-        each_key(&rdb, |key| {
-            drop(black_box(decode(&key.value, &Limits::default())))
-        })
-    });
+    let bencher = bencher.counter(ItemsCount::new(KEYS)).counter(BytesCount::of_slice(&rdb));
+    bencher.bench_local(|| each_key(&rdb, |key| drop(black_box(decode(&key.value, &Limits::default())))));
 }

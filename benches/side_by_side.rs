@@ -56,10 +56,7 @@ struct Options {
 
 fn main() {
     let options = options();
-    println!(
-        "{} keys or writes, {} rounds, {}",
-        options.n, options.rounds, options.server
-    );
+    println!("{} keys or writes, {} rounds, {}", options.n, options.rounds, options.server);
     let wants = |what: &str| options.only.as_deref().is_none_or(|only| only == what);
     if wants("copy") {
         copy(&options);
@@ -73,19 +70,10 @@ fn main() {
 }
 
 fn options() -> Options {
-    let mut options = Options {
-        n: 1_000_000,
-        rounds: 3,
-        only: None,
-        server: "redis-7.0".into(),
-    };
+    let mut options = Options { n: 1_000_000, rounds: 3, only: None, server: "redis-7.0".into() };
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
-        let mut value = || {
-            words
-                .next()
-                .unwrap_or_else(|| panic!("{word} needs a value"))
-        };
+        let mut value = || words.next().unwrap_or_else(|| panic!("{word} needs a value"));
         match word.as_str() {
             "--n" => options.n = value().parse().expect("--n: a number"),
             "--rounds" => options.rounds = value().parse().expect("--rounds: a number"),
@@ -206,26 +194,13 @@ fn copy_once(program: Program, options: &Options, source: &Server, want: i64) ->
         }
         Program::Keyferry => time_to_keys(&mut client, want, started),
     };
-    Row {
-        wall_s,
-        cpu_s: mover.cpu_s(),
-        peak_mib: mover.peak_mib(),
-        target_cpu_s: cpu_s(target.pid()) - before_s,
-    }
+    Row { wall_s, cpu_s: mover.cpu_s(), peak_mib: mover.peak_mib(), target_cpu_s: cpu_s(target.pid()) - before_s }
 }
 
 fn until_link_up(client: &mut Client) {
     let started = Instant::now();
-    while client
-        .info("replication")
-        .get("master_link_status")
-        .map(String::as_str)
-        != Some("up")
-    {
-        assert!(
-            started.elapsed() < LIMIT,
-            "native replication never came up"
-        );
+    while client.info("replication").get("master_link_status").map(String::as_str) != Some("up") {
+        assert!(started.elapsed() < LIMIT, "native replication never came up");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
@@ -303,22 +278,13 @@ fn plain_blast(n: usize) -> Blast {
         let k = rng.usize(0..=n / 4);
         let command = match i % 10 {
             0..6 => cmd!["SET", format!("s:{k}"), "v".repeat(100)],
-            6..8 => cmd![
-                "HSET",
-                format!("h:{k}"),
-                format!("f{}", i % 7),
-                "w".repeat(40)
-            ],
+            6..8 => cmd!["HSET", format!("h:{k}"), format!("f{}", i % 7), "w".repeat(40)],
             8 => cmd!["INCR", format!("c:{k}")],
             _ => cmd!["ZADD", format!("z:{k}"), i, format!("m{}", i % 13)],
         };
         encode(&command, &mut bytes);
     }
-    Blast {
-        bytes,
-        replies: n,
-        writes: n,
-    }
+    Blast { bytes, replies: n, writes: n }
 }
 
 /// The same number of writes, in transactions over three random keys each.
@@ -338,11 +304,7 @@ fn transaction_blast(n: usize) -> Blast {
         batch.iter().for_each(|command| encode(command, &mut bytes));
     }
     // EXEC answers with a header line and one line for each of its three integers or statuses.
-    Blast {
-        bytes,
-        replies: transactions * 8,
-        writes: transactions * 3,
-    }
+    Blast { bytes, replies: transactions * 8, writes: transactions * 3 }
 }
 
 impl Blast {
@@ -371,11 +333,7 @@ fn streams(options: &Options, plain: bool, transactions: bool) {
     let mut rates = Vec::new();
     let blasts = [
         (true, "stream", plain_blast(options.n)),
-        (
-            transactions,
-            "transactions of three keys",
-            transaction_blast(options.n),
-        ),
+        (transactions, "transactions of three keys", transaction_blast(options.n)),
     ];
     for (wanted, what, blast) in blasts {
         if !wanted {
@@ -413,17 +371,12 @@ fn stream_once(program: Program, options: &Options, source: &Server, blast: &Bla
     let (cpu0_s, target0_s) = (mover.cpu_s(), cpu_s(target.pid()));
     let started = Instant::now();
     blast.send(source.port);
-    let marks: Vec<Cmd> = (0..END_MARKS)
-        .map(|i| cmd!["SET", format!("end:{i}"), "1"])
-        .collect();
+    let marks: Vec<Cmd> = (0..END_MARKS).map(|i| cmd!["SET", format!("end:{i}"), "1"]).collect();
     writer.load(&marks);
     let mut ask = cmd!["EXISTS"];
     ask.extend((0..END_MARKS).map(|i| format!("end:{i}").into_bytes()));
     while client.call(&ask).int() < END_MARKS as i64 {
-        assert!(
-            started.elapsed() < LIMIT,
-            "the stream never came to its end"
-        );
+        assert!(started.elapsed() < LIMIT, "the stream never came to its end");
         std::thread::sleep(Duration::from_millis(5));
     }
     Row {
@@ -499,15 +452,8 @@ fn steady_load(mut client: Client, halt: &AtomicBool) {
     let started = Instant::now();
     let mut sent = 0;
     while !halt.load(Ordering::Relaxed) {
-        let batch: Vec<Cmd> = (0..10)
-            .map(|_| {
-                cmd![
-                    "SET",
-                    format!("load:{}", rng.u32(0..100_000)),
-                    "v".repeat(100)
-                ]
-            })
-            .collect();
+        let batch: Vec<Cmd> =
+            (0..10).map(|_| cmd!["SET", format!("load:{}", rng.u32(0..100_000)), "v".repeat(100)]).collect();
         client.load(&batch);
         sent += batch.len() as u64;
         let due = Duration::from_secs_f64(sent as f64 / DELAY_WRITES_PER_SECOND as f64);

@@ -4,9 +4,7 @@ use std::fs::File;
 use std::io::{self, BufWriter, Read, Write};
 use std::process::ExitCode;
 
-use keyferry::rdb::{
-    Decoder, Event, Key, Limits, Project, TargetCaps, commands, decode, type_name,
-};
+use keyferry::rdb::{Decoder, Event, Key, Limits, Project, TargetCaps, commands, decode, type_name};
 
 const READ_BYTES: usize = 256 << 10;
 const ARGS_SHOWN_MAX: usize = 12;
@@ -47,19 +45,9 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
 
 fn print(out: &mut impl Write, event: &Event<'_>) -> io::Result<()> {
     match event {
-        Event::Aux { name, value } => writeln!(
-            out,
-            "aux {} = {}",
-            name.escape_ascii(),
-            value.escape_ascii()
-        ),
+        Event::Aux { name, value } => writeln!(out, "aux {} = {}", name.escape_ascii(), value.escape_ascii()),
         Event::Function { code } => writeln!(out, "function library of {} bytes", code.len()),
-        Event::BigKey(head) => writeln!(
-            out,
-            "key {} big {}",
-            head.name.escape_ascii(),
-            head.type_name
-        ),
+        Event::BigKey(head) => writeln!(out, "key {} big {}", head.name.escape_ascii(), head.type_name),
         Event::Key(key) => print_key(out, key),
         other => writeln!(out, "{other:?}"),
     }
@@ -68,12 +56,7 @@ fn print(out: &mut impl Write, event: &Event<'_>) -> io::Result<()> {
 /// A key, as the commands that would make it on Redis 8.10.
 fn print_key(out: &mut impl Write, key: &Key<'_>) -> io::Result<()> {
     let type_name = type_name(key.value.project, key.value.value_type).unwrap_or("?");
-    writeln!(
-        out,
-        "key {} {type_name} of {} bytes",
-        key.name.escape_ascii(),
-        key.value.bytes.len()
-    )?;
+    writeln!(out, "key {} {type_name} of {} bytes", key.name.escape_ascii(), key.value.bytes.len())?;
     let value = match decode(&key.value, &Limits::default()) {
         Ok(value) => value,
         Err(error) => return writeln!(out, "  {error}"),
@@ -81,16 +64,8 @@ fn print_key(out: &mut impl Write, key: &Key<'_>) -> io::Result<()> {
     let target = TargetCaps::new(Project::Redis, (8, 10, 2));
     let mut result = Ok(());
     let written = commands(key.name, &value, key.expires_at_ms, &target, &mut |args| {
-        let line: Vec<String> = args
-            .iter()
-            .take(ARGS_SHOWN_MAX)
-            .map(|arg| shown(arg))
-            .collect();
-        let more = if args.len() > ARGS_SHOWN_MAX {
-            " …"
-        } else {
-            ""
-        };
+        let line: Vec<String> = args.iter().take(ARGS_SHOWN_MAX).map(|arg| shown(arg)).collect();
+        let more = if args.len() > ARGS_SHOWN_MAX { " …" } else { "" };
         if result.is_ok() {
             result = writeln!(out, "  {}{more}", line.join(" "));
         }

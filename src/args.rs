@@ -39,9 +39,7 @@ impl<'a> Args<'a> {
     }
 
     pub fn iter(&self) -> impl Iterator<Item = &'a [u8]> + '_ {
-        self.spans
-            .iter()
-            .filter_map(|s| self.raw.get(s.start as usize..s.end as usize))
+        self.spans.iter().filter_map(|s| self.raw.get(s.start as usize..s.end as usize))
     }
 
     /// The whole command in RESP, as it came.
@@ -67,10 +65,7 @@ impl OwnedArgs {
             raw.extend_from_slice(format!("${}\r\n", arg.len()).as_bytes());
             let start = raw.len() as u32;
             raw.extend_from_slice(arg);
-            spans.push(Span {
-                start,
-                end: raw.len() as u32,
-            });
+            spans.push(Span { start, end: raw.len() as u32 });
             raw.extend_from_slice(b"\r\n");
         }
         OwnedArgs { raw, spans }

@@ -19,9 +19,9 @@ pub mod commands;
 pub mod delivery;
 pub mod filter;
 pub mod rdb;
-pub mod route;
 pub mod repl;
 pub mod resp;
+pub mod route;
 // L2: the outside world
 pub mod clock;
 pub mod journal;

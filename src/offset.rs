@@ -60,10 +60,7 @@ mod tests {
     #[test]
     fn replid_parse_wrong_length_or_letter_is_none() {
         let good = [b'a'; 40];
-        assert_eq!(
-            ReplId::parse(&good).map(|r| r.to_string()),
-            Some("a".repeat(40))
-        );
+        assert_eq!(ReplId::parse(&good).map(|r| r.to_string()), Some("a".repeat(40)));
         assert!(ReplId::parse(&good[..39]).is_none());
         let mut bad = good;
         bad[7] = b'g';

@@ -36,9 +36,7 @@ fn hash_tag(key: &[u8]) -> &[u8] {
 
 /// CRC-16/XMODEM: polynomial 0x1021, initial value 0, not reflected.
 fn crc16(bytes: &[u8]) -> u16 {
-    bytes.iter().fold(0, |crc, byte| {
-        (crc << 8) ^ CRC16[usize::from((crc >> 8) as u8 ^ byte)]
-    })
+    bytes.iter().fold(0, |crc, byte| (crc << 8) ^ CRC16[usize::from((crc >> 8) as u8 ^ byte)])
 }
 
 const CRC16: [u16; 256] = {
@@ -48,11 +46,7 @@ const CRC16: [u16; 256] = {
         let mut crc = (i as u16) << 8;
         let mut bit = 0;
         while bit < 8 {
-            crc = if crc & 0x8000 != 0 {
-                (crc << 1) ^ 0x1021
-            } else {
-                crc << 1
-            };
+            crc = if crc & 0x8000 != 0 { (crc << 1) ^ 0x1021 } else { crc << 1 };
             bit += 1;
         }
         table[i] = crc;
@@ -68,13 +62,9 @@ mod tests {
     #[test]
     fn slot_of_known_keys_equals_the_servers() {
         // From CLUSTER KEYSLOT of redis 7.0.15.
-        for (key, slot) in [
-            ("123456789", 12739),
-            ("foo", 12182),
-            ("{user1000}.following", 3443),
-            ("user1000", 3443),
-            ("", 0),
-        ] {
+        for (key, slot) in
+            [("123456789", 12739), ("foo", 12182), ("{user1000}.following", 3443), ("user1000", 3443), ("", 0)]
+        {
             assert_eq!(Slot::of(key.as_bytes()).number(), slot, "{key}");
         }
     }

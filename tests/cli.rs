@@ -20,11 +20,7 @@ fn keyferry(arguments: &[&str]) -> Said {
 /// Runs the program without a terminal; nothing it says may hold the secret.
 fn keyferry_with(arguments: &[&str], environment: &[(&str, &str)]) -> Said {
     let mut command = Command::cargo_bin("keyferry").unwrap();
-    for name in [
-        "KEYFERRY_SOURCE_PASSWORD",
-        "KEYFERRY_TARGET_PASSWORD",
-        "KEYFERRY_LOG",
-    ] {
+    for name in ["KEYFERRY_SOURCE_PASSWORD", "KEYFERRY_TARGET_PASSWORD", "KEYFERRY_LOG"] {
         command.env_remove(name);
     }
     let output = command
@@ -41,11 +37,7 @@ fn keyferry_with(arguments: &[&str], environment: &[(&str, &str)]) -> Said {
     assert!(!said.out.contains(SECRET), "{}", said.out);
     assert!(!said.err.contains(SECRET), "{}", said.err);
     assert!(!said.err.contains("panicked"), "{}", said.err);
-    assert!(
-        !said.err.contains('\x1b'),
-        "colours without a terminal: {}",
-        said.err
-    );
+    assert!(!said.err.contains('\x1b'), "colours without a terminal: {}", said.err);
     said
 }
 
@@ -53,17 +45,9 @@ fn keyferry_with(arguments: &[&str], environment: &[(&str, &str)]) -> Said {
 fn mistake(arguments: &[&str], words: &[&str]) {
     let said = keyferry(arguments);
     assert_eq!(said.code, 2, "{arguments:?}: {}", said.err);
-    assert!(
-        said.err.starts_with("error: "),
-        "{arguments:?}: {}",
-        said.err
-    );
+    assert!(said.err.starts_with("error: "), "{arguments:?}: {}", said.err);
     for word in words {
-        assert!(
-            said.err.contains(word),
-            "{arguments:?}: no '{word}' in: {}",
-            said.err
-        );
+        assert!(said.err.contains(word), "{arguments:?}: no '{word}' in: {}", said.err);
     }
     assert_eq!(said.out, "");
 }
@@ -80,11 +64,7 @@ fn mistake_in_file(text: &str, words: &[&str]) {
 fn help_of_sync_is_as_reviewed() {
     let said = keyferry(&["sync", "--help"]);
     assert_eq!((said.code, said.err.as_str()), (0, ""));
-    assert_eq!(
-        said.out,
-        keyferry(&["sync", "-h"]).out,
-        "one help, and it is the short one"
-    );
+    assert_eq!(said.out, keyferry(&["sync", "-h"]).out, "one help, and it is the short one");
     insta::assert_snapshot!(said.out);
 }
 
@@ -141,10 +121,7 @@ fn version_completions_and_manual_go_to_standard_output() {
     assert!(keyferry(&["--version"]).out.starts_with("keyferry "));
     for shell in ["bash", "zsh", "fish"] {
         let said = keyferry(&["completions", shell]);
-        assert!(
-            said.code == 0 && said.out.contains("not-key-regex"),
-            "{shell}"
-        );
+        assert!(said.code == 0 && said.out.contains("not-key-regex"), "{shell}");
     }
     assert!(keyferry(&["man"]).out.contains(".TH keyferry"));
     assert!(keyferry(&["man", "sync"]).out.contains("expiry"));
@@ -154,87 +131,40 @@ fn version_completions_and_manual_go_to_standard_output() {
 #[test]
 fn nothing_or_something_unknown_is_a_usage_error() {
     assert_eq!(keyferry(&[]).code, 2);
-    mistake(
-        &["snyc"],
-        &["unrecognized subcommand 'snyc'", "hint: ", "'sync'"],
-    );
-    mistake(
-        &["sync"],
-        &[
-            "neither a source nor a target",
-            "hint: keyferry sync redis://",
-        ],
-    );
-    mistake(
-        &["sync", "--existng", "keep"],
-        &["'--existng'", "hint: ", "'--existing'"],
-    );
+    mistake(&["snyc"], &["unrecognized subcommand 'snyc'", "hint: ", "'sync'"]);
+    mistake(&["sync"], &["neither a source nor a target", "hint: keyferry sync redis://"]);
+    mistake(&["sync", "--existng", "keep"], &["'--existng'", "hint: ", "'--existing'"]);
 }
 
 #[test]
 fn places_that_dont_add_up_are_refused() {
     mistake(&["sync", "redis://a"], &["a source without a target"]);
     mistake(&["sync", "job.tml"], &["doesn't end in .toml"]);
-    mistake(
-        &["sync", "redis://a", "redis://b", "redis://c"],
-        &["more than a source and a target"],
-    );
-    mistake(
-        &["sync", "redis://a", "redis://b", "--target", "redis://c"],
-        &["given twice"],
-    );
-    mistake(
-        &["sync", "--source", "redis://a"],
-        &["no target is given", "--target redis://host:port"],
-    );
+    mistake(&["sync", "redis://a", "redis://b", "redis://c"], &["more than a source and a target"]);
+    mistake(&["sync", "redis://a", "redis://b", "--target", "redis://c"], &["given twice"]);
+    mistake(&["sync", "--source", "redis://a"], &["no target is given", "--target redis://host:port"]);
     mistake(&["sync", "none.toml"], &["can't read none.toml"]);
     mistake(
         &["sync", "localhost:1", "redis://b"],
-        &[
-            "the source's URL: an address without a scheme",
-            "redis://host:port",
-        ],
+        &["the source's URL: an address without a scheme", "redis://host:port"],
     );
-    mistake(
-        &["sync", "redis://a", "redis://b:x"],
-        &["the target's URL: ", "not a port"],
-    );
+    mistake(&["sync", "redis://a", "redis://b:x"], &["the target's URL: ", "not a port"]);
 }
 
 #[test]
 fn one_server_as_source_and_target_is_refused() {
     let words = ["source and target are the same server: 127.0.0.1:6379"];
-    mistake(
-        &["sync", "redis://127.0.0.1", "redis://127.0.0.1:6379/5"],
-        &words,
-    );
-    mistake(
-        &[
-            "sync",
-            "--source",
-            "redis://h:1",
-            "--target",
-            "rediss://:hunter2@H:1",
-        ],
-        &["same server"],
-    );
+    mistake(&["sync", "redis://127.0.0.1", "redis://127.0.0.1:6379/5"], &words);
+    mistake(&["sync", "--source", "redis://h:1", "--target", "rediss://:hunter2@H:1"], &["same server"]);
 }
 
 #[test]
 fn bad_values_of_options_name_the_choices() {
     let ends = ["sync", "redis://u:hunter2@a", "redis://b"];
     for (option, value, words) in [
-        (
-            "--existing",
-            "repalce",
-            ["possible values: refuse, replace, keep", "'replace'"],
-        ),
+        ("--existing", "repalce", ["possible values: refuse, replace, keep", "'replace'"]),
         ("--on-error", "ignore", ["stop, skip, recopy", "--on-error"]),
-        (
-            "--type",
-            "string,hsh",
-            ["string, list, set, zset, hash", "'hash'"],
-        ),
+        ("--type", "string,hsh", ["string, list, set, zset, hash", "'hash'"]),
         ("--progress", "BAR", ["auto, bar, log, none", "'BAR'"]),
         ("--memory", "256M", ["256MiB", "--memory"]),
         ("--memory", "1MiB", ["too little", "16 MiB"]),
@@ -247,57 +177,26 @@ fn bad_values_of_options_name_the_choices() {
         ("--db-map", "2", ["SOURCE:TARGET", "2:0,5:1"]),
         ("--job", "a b", ["can't be a job's name", "letters, digits"]),
         ("--key-regex", "(", ["not a regular expression", "'('"]),
-        (
-            "--not-command",
-            "a|b|c",
-            ["is not a command", "xgroup|create"],
-        ),
-        (
-            "--source-address-map",
-            "a",
-            ["ANNOUNCED=REACHABLE", "--source-address-map"],
-        ),
-        (
-            "--existing",
-            "keep",
-            ["only with --once", "--existing replace"],
-        ),
+        ("--not-command", "a|b|c", ["is not a command", "xgroup|create"]),
+        ("--source-address-map", "a", ["ANNOUNCED=REACHABLE", "--source-address-map"]),
+        ("--existing", "keep", ["only with --once", "--existing replace"]),
         ("--db-map", "2:0,2:1", ["mapped twice", "database 2"]),
         ("--source-cacert", "x.pem", ["not rediss://", "TLS"]),
-        (
-            "--source-password-file",
-            "/nowhere",
-            ["can't read /nowhere", "No such file"],
-        ),
+        ("--source-password-file", "/nowhere", ["can't read /nowhere", "No such file"]),
     ] {
         mistake(&[&ends[..], &[option, value]].concat(), &words);
     }
-    mistake(
-        &[&ends[..], &["--db", "2", "--db-map", "5:1"]].concat(),
-        &["maps database 5", "add 5 to --db"],
-    );
+    mistake(&[&ends[..], &["--db", "2", "--db-map", "5:1"]].concat(), &["maps database 5", "add 5 to --db"]);
 }
 
 #[test]
 fn what_is_not_built_yet_is_refused_by_name() {
     for (arguments, word) in [
-        (
-            &["redis://a", "redis://b", "--copy", "scan"][..],
-            "--copy scan",
-        ),
-        (
-            &["redis://a", "redis://b", "--prefer-replica"],
-            "--prefer-replica",
-        ),
-        (
-            &["redis://a", "redis://b", "--guard-memory", "90%"],
-            "--guard-memory",
-        ),
+        (&["redis://a", "redis://b", "--copy", "scan"][..], "--copy scan"),
+        (&["redis://a", "redis://b", "--prefer-replica"], "--prefer-replica"),
+        (&["redis://a", "redis://b", "--guard-memory", "90%"], "--guard-memory"),
         (&["redis://a", "redis://b", "--lossy"], "--lossy"),
-        (
-            &["redis://a", "redis://b", "--http", "127.0.0.1:1"],
-            "--http",
-        ),
+        (&["redis://a", "redis://b", "--http", "127.0.0.1:1"], "--http"),
         (&["dump.rdb", "redis://b"], "reading from a file"),
         (&["redis-sentinel://s/m", "redis://b"], "sentinels"),
         (&["redis://a?cluster=true", "redis://b"], "cluster"),
@@ -313,34 +212,16 @@ fn mistakes_in_a_job_file_name_line_and_nearest() {
     for (text, words) in [
         (
             "[source]\nurl = 'redis://a'\n[target]\nurl = 'redis://b'\nexistng = 'keep'",
-            &[
-                "job.toml, line 5: unknown key 'existng' in [target]",
-                "hint: did you mean 'existing'?",
-            ][..],
+            &["job.toml, line 5: unknown key 'existng' in [target]", "hint: did you mean 'existing'?"][..],
         ),
-        (
-            "\n[target]\nexisting = 'repalce'",
-            &["line 3: ", "refuse, replace, keep", "'replace'"],
-        ),
-        (
-            "[limit]\nrate = 1",
-            &["line 1: unknown section [limit]", "'limits'"],
-        ),
+        ("\n[target]\nexisting = 'repalce'", &["line 3: ", "refuse, replace, keep", "'replace'"]),
+        ("[limit]\nrate = 1", &["line 1: unknown section [limit]", "'limits'"]),
         ("[limits]\nrate = 'fast'", &["line 2: 'fast' is not a size"]),
-        (
-            "[source]\nurl = 'redis://:hunter2@h:x'",
-            &["line 2: ", "not a port"],
-        ),
+        ("[source]\nurl = 'redis://:hunter2@h:x'", &["line 2: ", "not a port"]),
         ("[source]\nurl = 'redis://:hunter2@h", &["line 2: "]),
-        (
-            "[source]\npassword = 'hunter2'",
-            &["line 2: ", "password_file", "KEYFERRY_SOURCE_PASSWORD"],
-        ),
+        ("[source]\npassword = 'hunter2'", &["line 2: ", "password_file", "KEYFERRY_SOURCE_PASSWORD"]),
         ("once = 1", &["line 1: ", "true or false"]),
-        (
-            "[sync_reader]\naddress = 'h:1'",
-            &["line 1: ", "RedisShake file", "not supported yet"],
-        ),
+        ("[sync_reader]\naddress = 'h:1'", &["line 1: ", "RedisShake file", "not supported yet"]),
     ] {
         mistake_in_file(text, words);
     }
@@ -350,69 +231,28 @@ fn mistakes_in_a_job_file_name_line_and_nearest() {
 fn options_beat_the_job_file() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("job.toml");
-    std::fs::write(
-        &path,
-        "[source]\nurl = 'redis://a'\n[target]\nurl = 'redis://b'\nexisting = 'keep'",
-    )
-    .unwrap();
+    std::fs::write(&path, "[source]\nurl = 'redis://a'\n[target]\nurl = 'redis://b'\nexisting = 'keep'").unwrap();
     let path = path.to_str().unwrap();
     mistake(&["sync", path], &["only with --once"]);
-    mistake(
-        &[
-            "sync",
-            path,
-            "redis://x:1",
-            "redis://x:1",
-            "--existing",
-            "replace",
-        ],
-        &["the same server: x:1"],
-    );
-    mistake(
-        &["sync", path, "--target", "redis://a", "--once"],
-        &["the same server: a:6379"],
-    );
+    mistake(&["sync", path, "redis://x:1", "redis://x:1", "--existing", "replace"], &["the same server: x:1"]);
+    mistake(&["sync", path, "--target", "redis://a", "--once"], &["the same server: a:6379"]);
 }
 
 #[test]
 fn passwords_in_any_place_are_seen_nowhere() {
-    let urls = [
-        "redis://u:hunter2@127.0.0.1:1",
-        "redis://:hunter2@127.0.0.1:2",
-    ];
-    mistake(
-        &["sync", urls[0], urls[1], urls[0], urls[1]],
-        &["'redis://***@127.0.0.1:2'"],
-    );
+    let urls = ["redis://u:hunter2@127.0.0.1:1", "redis://:hunter2@127.0.0.1:2"];
+    mistake(&["sync", urls[0], urls[1], urls[0], urls[1]], &["'redis://***@127.0.0.1:2'"]);
     mistake(&["sync", urls[0], urls[1], "--db", urls[0]], &["***@"]);
     mistake(&["sync", urls[0], urls[1], "--job", urls[0]], &[]);
-    mistake(
-        &["sync", urls[0], urls[1], &format!("--existing={}", urls[0])],
-        &["***@"],
-    );
+    mistake(&["sync", urls[0], urls[1], &format!("--existing={}", urls[0])], &["***@"]);
     mistake(
         &["sync", "redis://hunter2@127.0.0.1:1", urls[1]],
         &["names a user, but there is no password", ":password@host"],
     );
-    mistake(
-        &["sync", "redis://u:hunter2", urls[1]],
-        &["the source's URL"],
-    );
-    let environment = [
-        ("KEYFERRY_SOURCE_PASSWORD", SECRET),
-        ("KEYFERRY_LOG", "trace"),
-    ];
-    let tried = [
-        "sync",
-        "redis://u@127.0.0.1:1",
-        urls[1],
-        "--retry-for",
-        "1ms",
-        "--progress",
-        "log",
-        "--log-format",
-        "json",
-    ];
+    mistake(&["sync", "redis://u:hunter2", urls[1]], &["the source's URL"]);
+    let environment = [("KEYFERRY_SOURCE_PASSWORD", SECRET), ("KEYFERRY_LOG", "trace")];
+    let tried =
+        ["sync", "redis://u@127.0.0.1:1", urls[1], "--retry-for", "1ms", "--progress", "log", "--log-format", "json"];
     assert_ne!(keyferry_with(&tried, &environment).code, 2);
 }
 
@@ -428,37 +268,23 @@ fn flush_without_a_terminal_needs_yes() {
         "--progress",
         "none",
     ];
-    mistake(
-        &flush,
-        &[
-            "would delete every key of redis://:***@127.0.0.1:2",
-            "hint: add --yes",
-        ],
-    );
+    mistake(&flush, &["would delete every key of redis://:***@127.0.0.1:2", "hint: add --yes"]);
     assert_ne!(keyferry(&[&flush[..], &["--yes"]].concat()).code, 2);
 }
 
 #[test]
 fn log_that_cant_be_kept_is_a_usage_error() {
     let ends = ["sync", "redis://a", "redis://b"];
-    mistake(
-        &[&ends[..], &["--log-file", "/nowhere/log"]].concat(),
-        &["can't open the log file /nowhere/log"],
-    );
+    mistake(&[&ends[..], &["--log-file", "/nowhere/log"]].concat(), &["can't open the log file /nowhere/log"]);
     let said = keyferry_with(&ends, &[("KEYFERRY_LOG", "keyferry=loud")]);
-    assert!(
-        said.code == 2 && said.err.contains("KEYFERRY_LOG"),
-        "{}",
-        said.err
-    );
+    assert!(said.code == 2 && said.err.contains("KEYFERRY_LOG"), "{}", said.err);
 }
 
 #[test]
 fn example_job_files_are_valid() {
     use keyferry::config::{file, raw::Raw, valid};
     let mut count = 0;
-    for entry in std::fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("examples")).unwrap()
-    {
+    for entry in std::fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("examples")).unwrap() {
         let path = entry.unwrap().path();
         if path.extension().is_none_or(|end| end != "toml") {
             continue;

@@ -9,8 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use keyferry::rdb::{
-    Decoder, Event, Limits, Project, Restorer, Rewriter, StreamId, TargetCaps, Value, Version,
-    commands, decode, verify,
+    Decoder, Event, Limits, Project, Restorer, Rewriter, StreamId, TargetCaps, Value, Version, commands, decode, verify,
 };
 use redis::Value as Reply;
 
@@ -39,10 +38,7 @@ fn servers_dir() -> PathBuf {
 }
 
 fn free_port() -> u16 {
-    (20_000..21_000)
-        .rev()
-        .find(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok())
-        .expect("a free port")
+    (20_000..21_000).rev().find(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok()).expect("a free port")
 }
 
 fn start(name: &str) -> Option<Server> {
@@ -53,15 +49,7 @@ fn start(name: &str) -> Option<Server> {
     let dir = tempfile::tempdir().unwrap();
     let port = free_port();
     let child = Command::new(binary)
-        .args([
-            "--port",
-            &port.to_string(),
-            "--bind",
-            "127.0.0.1",
-            "--save",
-            "",
-            "--dir",
-        ])
+        .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--dir"])
         .arg(dir.path())
         .stdout(Stdio::null())
         .spawn()
@@ -75,48 +63,26 @@ fn start(name: &str) -> Option<Server> {
             Err(_) => std::thread::sleep(Duration::from_millis(20)),
         }
     };
-    let info: String = redis::cmd("INFO")
-        .arg("server")
-        .query(&mut connection)
-        .unwrap();
-    let field = |name: &str| {
-        info.lines()
-            .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
-    };
+    let info: String = redis::cmd("INFO").arg("server").query(&mut connection).unwrap();
+    let field = |name: &str| info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
     let (project, version) = match field("valkey_version") {
         Some(version) => (Project::Valkey, version),
         None => (Project::Redis, field("redis_version").unwrap()),
     };
     let numbers: Vec<u16> = version.split('.').map(|n| n.parse().unwrap_or(0)).collect();
     let version = (numbers[0], numbers[1], numbers[2]);
-    let _: Reply = redis::cmd("SET")
-        .arg("scratch")
-        .arg("x")
-        .query(&mut connection)
-        .unwrap();
-    let scratch: Vec<u8> = redis::cmd("DUMP")
-        .arg("scratch")
-        .query(&mut connection)
-        .unwrap();
+    let _: Reply = redis::cmd("SET").arg("scratch").arg("x").query(&mut connection).unwrap();
+    let scratch: Vec<u8> = redis::cmd("DUMP").arg("scratch").query(&mut connection).unwrap();
     let footer = verify(&scratch, false).unwrap().footer_version;
     let _: Reply = redis::cmd("FLUSHALL").query(&mut connection).unwrap();
-    Some(Server {
-        name: name.into(),
-        child,
-        connection,
-        dir,
-        project,
-        version,
-        footer,
-    })
+    Some(Server { name: name.into(), child, connection, dir, project, version, footer })
 }
 
 impl Server {
     fn call(&mut self, args: &[&[u8]]) -> Result<Reply, String> {
         let mut cmd = redis::Cmd::new();
         args.iter().for_each(|arg| _ = cmd.arg(*arg));
-        cmd.query::<Reply>(&mut self.connection)
-            .map_err(|error| error.to_string())
+        cmd.query::<Reply>(&mut self.connection).map_err(|error| error.to_string())
     }
 
     fn line(&mut self, line: &str) -> Result<Reply, String> {
@@ -132,10 +98,7 @@ impl Server {
     }
 
     fn keys(&mut self) -> Vec<Vec<u8>> {
-        let mut keys: Vec<Vec<u8>> = redis::cmd("KEYS")
-            .arg("*")
-            .query(&mut self.connection)
-            .unwrap();
+        let mut keys: Vec<Vec<u8>> = redis::cmd("KEYS").arg("*").query(&mut self.connection).unwrap();
         keys.sort();
         keys
     }
@@ -235,21 +198,9 @@ fn populate(server: &mut Server) {
         let id = format!("{}-{}", 100 + i / 3, i % 3 + 1);
         server.call(&[b"RPUSH", b"lbig", text.as_bytes()]).unwrap();
         server.call(&[b"SADD", b"sbig", text.as_bytes()]).unwrap();
-        server
-            .call(&[b"ZADD", b"zbig", number.as_bytes(), text.as_bytes()])
-            .unwrap();
-        server
-            .call(&[b"HSET", b"hbig", text.as_bytes(), number.as_bytes()])
-            .unwrap();
-        let _ = server.call(&[
-            b"XADD",
-            b"xbig",
-            id.as_bytes(),
-            b"same",
-            text.as_bytes(),
-            b"n",
-            number.as_bytes(),
-        ]);
+        server.call(&[b"ZADD", b"zbig", number.as_bytes(), text.as_bytes()]).unwrap();
+        server.call(&[b"HSET", b"hbig", text.as_bytes(), number.as_bytes()]).unwrap();
+        let _ = server.call(&[b"XADD", b"xbig", id.as_bytes(), b"same", text.as_bytes(), b"n", number.as_bytes()]);
     }
     let _ = server.line("HPEXPIREAT hbig 33177117420000 FIELDS 1 member:0:");
 }
@@ -268,10 +219,7 @@ fn comparable(value: Value, counters: bool) -> String {
         }
         Value::Zset(mut members) => {
             members.sort_by(|a, b| a.member.cmp(&b.member));
-            let bits: Vec<_> = members
-                .iter()
-                .map(|m| (&m.member, (m.score + 0.0).to_bits()))
-                .collect();
+            let bits: Vec<_> = members.iter().map(|m| (&m.member, (m.score + 0.0).to_bits())).collect();
             format!("{bits:?}")
         }
         Value::Stream(mut stream) => {
@@ -292,16 +240,9 @@ fn comparable(value: Value, counters: bool) -> String {
                 }
                 group.nacked.iter_mut().for_each(|p| p.delivered_ms = 0);
             }
-            let records: Vec<_> = stream
-                .idempotency
-                .iter()
-                .flat_map(|i| &i.producers)
-                .filter(|p| !p.records.is_empty())
-                .collect();
-            format!(
-                "{:?} {:?} {:?} {records:?}",
-                stream.entries, stream.meta, stream.groups
-            )
+            let records: Vec<_> =
+                stream.idempotency.iter().flat_map(|i| &i.producers).filter(|p| !p.records.is_empty()).collect();
+            format!("{:?} {:?} {:?} {records:?}", stream.entries, stream.meta, stream.groups)
         }
         other => format!("{other:?}"),
     }
@@ -313,22 +254,9 @@ fn value_of(payload: &[u8]) -> Value {
 }
 
 fn differ(what: &str, expected: &str, got: &str) {
-    let at = expected
-        .bytes()
-        .zip(got.bytes())
-        .take_while(|(a, b)| a == b)
-        .count();
-    let cut = |s: &str| {
-        s.chars()
-            .skip(at.saturating_sub(200))
-            .take(400)
-            .collect::<String>()
-    };
-    println!(
-        "    DIFFERENT {what}\n      expected …{}\n      got      …{}",
-        cut(expected),
-        cut(got)
-    );
+    let at = expected.bytes().zip(got.bytes()).take_while(|(a, b)| a == b).count();
+    let cut = |s: &str| s.chars().skip(at.saturating_sub(200)).take(400).collect::<String>();
+    println!("    DIFFERENT {what}\n      expected …{}\n      got      …{}", cut(expected), cut(got));
 }
 
 /// Restores and rebuilds everything of `source` on `target`; returns how many went wrong.
@@ -366,23 +294,15 @@ fn transfer(source: &mut Server, target: &mut Server) -> usize {
         let value = value_of(&payload);
         match commands(&key, &value, None, &caps, &mut |args| {
             if let Err(error) = target.call(args) {
-                let shown: Vec<String> = args
-                    .iter()
-                    .take(9)
-                    .map(|a| a.escape_ascii().to_string().chars().take(30).collect())
-                    .collect();
+                let shown: Vec<String> =
+                    args.iter().take(9).map(|a| a.escape_ascii().to_string().chars().take(30).collect()).collect();
                 errors.push(format!("{}: {error}", shown.join(" ")));
             }
         }) {
             Err(unsupported) => without.push(format!("{name}: {unsupported}")),
             Ok(()) => {
                 rebuilt += 1;
-                let got = comparable(
-                    target
-                        .dump(&key)
-                        .map_or(Value::List(vec![]), |p| value_of(&p)),
-                    both,
-                );
+                let got = comparable(target.dump(&key).map_or(Value::List(vec![]), |p| value_of(&p)), both);
                 if (got != expected && name != "xr") || !errors.is_empty() {
                     wrong += 1;
                     differ(&format!("{name} rebuilt {errors:?}"), &expected, &got);
@@ -400,12 +320,8 @@ fn transfer(source: &mut Server, target: &mut Server) -> usize {
 
 /// Function libraries, where both have them.
 fn transfer_functions(source: &mut Server, target: &mut Server) -> usize {
-    let code =
-        "#!lua name=mylib\nredis.register_function('f1', function(keys,args) return 1 end)\n";
-    if source
-        .call(&[b"FUNCTION", b"LOAD", b"REPLACE", code.as_bytes()])
-        .is_err()
-    {
+    let code = "#!lua name=mylib\nredis.register_function('f1', function(keys,args) return 1 end)\n";
+    if source.call(&[b"FUNCTION", b"LOAD", b"REPLACE", code.as_bytes()]).is_err() {
         return 0;
     }
     let Ok(Reply::BulkString(payload)) = source.line("FUNCTION DUMP") else {
@@ -416,11 +332,7 @@ fn transfer_functions(source: &mut Server, target: &mut Server) -> usize {
         return 0;
     };
     match target.call(&[b"FUNCTION", b"RESTORE", &ours, b"REPLACE"]) {
-        Ok(_) => usize::from(
-            target
-                .line("FUNCTION DUMP")
-                .is_ok_and(|r| r == Reply::BulkString(vec![])),
-        ),
+        Ok(_) => usize::from(target.line("FUNCTION DUMP").is_ok_and(|r| r == Reply::BulkString(vec![]))),
         Err(error) => {
             println!("    REFUSED functions: {error}");
             1
@@ -441,13 +353,9 @@ fn check_file(server: &mut Server) -> usize {
                 None => break,
                 Some(Event::Key(key)) => {
                     found += 1;
-                    let value =
-                        decode(&key.value, &Limits::default()).unwrap_or_else(|e| panic!("{e}"));
+                    let value = decode(&key.value, &Limits::default()).unwrap_or_else(|e| panic!("{e}"));
                     let payload = server.dump(key.name).unwrap();
-                    let (a, b) = (
-                        comparable(value_of(&payload), true),
-                        comparable(value, true),
-                    );
+                    let (a, b) = (comparable(value_of(&payload), true), comparable(value, true));
                     if a != b {
                         wrong += 1;
                         differ(&format!("{} in the file", key.name.escape_ascii()), &a, &b);
@@ -457,14 +365,9 @@ fn check_file(server: &mut Server) -> usize {
                         && !matches!(key.value.value_type, 5 | 22)
                     {
                         let _ = server.call(&[b"DEL", b"copy"]);
-                        if let Err(error) =
-                            server.call(&[b"RESTORE", b"copy", b"0", &ours.to_vec()])
-                        {
+                        if let Err(error) = server.call(&[b"RESTORE", b"copy", b"0", &ours.to_vec()]) {
                             wrong += 1;
-                            println!(
-                                "    REFUSED {} from the file: {error}",
-                                key.name.escape_ascii()
-                            );
+                            println!("    REFUSED {} from the file: {error}", key.name.escape_ascii());
                         }
                     }
                 }
@@ -484,13 +387,9 @@ fn check_file(server: &mut Server) -> usize {
 fn check_pieces(server: &mut Server) -> usize {
     let file = std::fs::read(server.dir.path().join("dump.rdb")).unwrap();
     let caps = TargetCaps::new(server.project, server.version);
-    let limits = Limits {
-        value_bytes_max: 0,
-        ..Limits::default()
-    };
+    let limits = Limits { value_bytes_max: 0, ..Limits::default() };
     let mut decoder = Decoder::new(limits);
-    let (mut wrong, mut rebuilt, mut without, mut rewriter, mut name) =
-        (0, 0, Vec::new(), None, Vec::new());
+    let (mut wrong, mut rebuilt, mut without, mut rewriter, mut name) = (0, 0, Vec::new(), None, Vec::new());
     for chunk in file.chunks(4096) {
         decoder.feed(chunk);
         loop {
@@ -523,17 +422,11 @@ fn check_pieces(server: &mut Server) -> usize {
                     };
                     writer.finish(&mut |_| {});
                     let expected = comparable(value_of(&server.dump(&name).unwrap()), true);
-                    let got = server
-                        .dump(b"copy")
-                        .map(|payload| comparable(value_of(&payload), true));
+                    let got = server.dump(b"copy").map(|payload| comparable(value_of(&payload), true));
                     rebuilt += 1;
                     if got.as_ref() != Some(&expected) && name != b"xr" {
                         wrong += 1;
-                        differ(
-                            &format!("{} in pieces", name.escape_ascii()),
-                            &expected,
-                            &got.unwrap_or_default(),
-                        );
+                        differ(&format!("{} in pieces", name.escape_ascii()), &expected, &got.unwrap_or_default());
                     }
                 }
                 Some(_) => {}
@@ -541,10 +434,7 @@ fn check_pieces(server: &mut Server) -> usize {
         }
     }
     let _ = server.call(&[b"DEL", b"copy"]);
-    println!(
-        "{}: {rebuilt} rebuilt in pieces, {wrong} wrong; {without:?}",
-        server.name
-    );
+    println!("{}: {rebuilt} rebuilt in pieces, {wrong} wrong; {without:?}", server.name);
     wrong
 }
 
@@ -554,9 +444,7 @@ fn values_of_every_server_restore_and_rebuild_on_every_other() {
     let mut names: Vec<String> = std::fs::read_dir(servers_dir())
         .unwrap()
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-        .filter(|name| {
-            !name.starts_with("stack") && (only.is_empty() || only.split(',').any(|o| o == name))
-        })
+        .filter(|name| !name.starts_with("stack") && (only.is_empty() || only.split(',').any(|o| o == name)))
         .collect();
     names.sort();
     assert!(!names.is_empty(), "no servers: run tests/servers.sh");

@@ -30,8 +30,7 @@ pub fn start(log: &Log) -> anyhow::Result<()> {
         }
         Some(path) => {
             let file = OpenOptions::new().create(true).append(true).open(path);
-            let file =
-                file.with_context(|| format!("can't open the log file {}", path.display()))?;
+            let file = file.with_context(|| format!("can't open the log file {}", path.display()))?;
             start_to(log.format, filter, false, Mutex::new(file));
         }
     }
@@ -53,11 +52,8 @@ fn start_to<W>(format: LogFormat, filter: EnvFilter, colour: bool, writer: W)
 where
     W: for<'w> MakeWriter<'w> + Send + Sync + 'static,
 {
-    let builder = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(writer)
-        .with_ansi(colour)
-        .with_target(false);
+    let builder =
+        tracing_subscriber::fmt().with_env_filter(filter).with_writer(writer).with_ansi(colour).with_target(false);
     // Only tests start twice in one process, and the first log serves them too.
     let _ = match format {
         LogFormat::Text => builder.try_init(),

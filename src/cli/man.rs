@@ -18,10 +18,7 @@ pub fn run(arguments: Arguments) -> Exit {
         Some(name) => match root.find_subcommand(name) {
             Some(command) => command.clone(),
             None => {
-                output::error(
-                    &format!("there is no command '{name}'"),
-                    Some("keyferry --help lists them"),
-                );
+                output::error(&format!("there is no command '{name}'"), Some("keyferry --help lists them"));
                 return Exit::Usage;
             }
         },

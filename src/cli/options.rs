@@ -6,14 +6,11 @@ use std::path::PathBuf;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 
 use crate::config::raw::{
-    AddressMap, Raw, RawFilter, RawHttp, RawLimits, RawLog, RawSource, RawTarget,
-    parse_database_map,
+    AddressMap, Raw, RawFilter, RawHttp, RawLimits, RawLog, RawSource, RawTarget, parse_database_map,
 };
 use crate::config::units::{Bytes, Rate, Span};
 use crate::config::valid::{Environment, Job, Log, RunFlags};
-use crate::config::words::{
-    Ack, CopyBy, Existing, LogFormat, LogLevel, OnError, Progress, Word,
-};
+use crate::config::words::{Ack, CopyBy, Existing, LogFormat, LogLevel, OnError, Progress, Word};
 use crate::config::{Error, file};
 use crate::filter::TypeName;
 use crate::net::Side;
@@ -228,11 +225,7 @@ impl JobOptions {
     /// What the options alone say of the log: enough to tell in its form what is wrong with the job.
     pub fn log_said(&self) -> Log {
         let showing = &self.showing;
-        Log {
-            level: showing.log_level,
-            format: showing.log_format.unwrap_or_default(),
-            file: showing.log_file.clone(),
-        }
+        Log { level: showing.log_level, format: showing.log_format.unwrap_or_default(), file: showing.log_file.clone() }
     }
 
     fn flags(&self) -> RunFlags {
@@ -247,20 +240,9 @@ impl JobOptions {
 
     /// The options' layer, and the path of the job file if one is named.
     fn into_raw(self) -> Result<(Raw, Option<PathBuf>), Error> {
-        let JobOptions {
-            places,
-            ends,
-            what,
-            writing,
-            running,
-            showing,
-        } = self;
+        let JobOptions { places, ends, what, writing, running, showing } = self;
         let (source, target) = (ends.source.clone(), ends.target.clone());
-        let Named {
-            file,
-            source,
-            target,
-        } = sort_places(places, source, target)?;
+        let Named { file, source, target } = sort_places(places, source, target)?;
         let source = RawSource {
             url: parse_place(Side::Source, source)?,
             copy: what.copy,
@@ -268,10 +250,7 @@ impl JobOptions {
             ack: running.ack,
             ..ends.source()
         };
-        let target = RawTarget {
-            url: parse_place(Side::Target, target)?,
-            ..writing.target(ends)
-        };
+        let target = RawTarget { url: parse_place(Side::Target, target)?, ..writing.target(ends) };
         let raw = Raw {
             job: running.job,
             once: given(what.once),
@@ -286,14 +265,8 @@ impl JobOptions {
                 rate: running.rate,
                 retry_for: running.retry_for,
             },
-            http: RawHttp {
-                listen: showing.http,
-            },
-            log: RawLog {
-                level: showing.log_level,
-                format: showing.log_format,
-                file: showing.log_file,
-            },
+            http: RawHttp { listen: showing.http },
+            log: RawLog { level: showing.log_level, format: showing.log_format, file: showing.log_file },
         };
         Ok((raw, file))
     }
@@ -363,16 +336,9 @@ struct Named {
 }
 
 /// Tells the job file from the ends.
-fn sort_places(
-    mut places: Vec<String>,
-    source: Option<String>,
-    target: Option<String>,
-) -> Result<Named, Error> {
+fn sort_places(mut places: Vec<String>, source: Option<String>, target: Option<String>) -> Result<Named, Error> {
     let is_file = |place: &String| place.to_ascii_lowercase().ends_with(".toml");
-    let file = places
-        .first()
-        .is_some_and(is_file)
-        .then(|| PathBuf::from(places.remove(0)));
+    let file = places.first().is_some_and(is_file).then(|| PathBuf::from(places.remove(0)));
     let form = "keyferry sync [JOB.toml] [SOURCE TARGET] [options]";
     let mut places = places.into_iter();
     let (source, target) = match (places.next(), places.next(), places.next()) {
@@ -388,11 +354,7 @@ fn sort_places(
         }
         (first, second, None) => (first, second),
     };
-    Ok(Named {
-        file,
-        source,
-        target,
-    })
+    Ok(Named { file, source, target })
 }
 
 fn parse_place(side: Side, text: Option<String>) -> Result<Option<Place>, Error> {
@@ -427,7 +389,6 @@ fn environment() -> Environment {
     Environment {
         source_password: password("KEYFERRY_SOURCE_PASSWORD"),
         target_password: password("KEYFERRY_TARGET_PASSWORD"),
-        state_home: folder("XDG_STATE_HOME")
-            .or_else(|| folder("HOME").map(|home| home.join(".local/state"))),
+        state_home: folder("XDG_STATE_HOME").or_else(|| folder("HOME").map(|home| home.join(".local/state"))),
     }
 }

@@ -164,11 +164,8 @@ impl<'a> MakeWriter<'a> for LogLines {
 
 fn labelled(label: &str, colour_code: &str, text: &str) {
     let text = printable(text);
-    let line = if colour() {
-        format!("\x1b[1;{colour_code}m{label}:\x1b[0m {text}\n")
-    } else {
-        format!("{label}: {text}\n")
-    };
+    let line =
+        if colour() { format!("\x1b[1;{colour_code}m{label}:\x1b[0m {text}\n") } else { format!("{label}: {text}\n") };
     write_above_bar(line.as_bytes());
 }
 
@@ -191,11 +188,7 @@ fn may_colour(terminal: bool) -> bool {
 /// Servers' and users' words can hold anything; a terminal obeys control characters.
 fn printable(text: &str) -> String {
     let plain = |c: char| {
-        if c.is_control() && c != '\n' {
-            '\u{fffd}'
-        } else {
-            c
-        }
+        if c.is_control() && c != '\n' { '\u{fffd}' } else { c }
     };
     text.chars().map(plain).collect()
 }
@@ -204,9 +197,7 @@ fn printable(text: &str) -> String {
 fn hide_arguments_credentials(mut text: String, arguments: &[OsString]) -> String {
     for argument in arguments {
         let argument = argument.to_string_lossy();
-        let credentials = argument
-            .split_once("://")
-            .and_then(|(_, rest)| rest.rsplit_once('@'));
+        let credentials = argument.split_once("://").and_then(|(_, rest)| rest.rsplit_once('@'));
         if let Some((credentials, _)) = credentials.filter(|(text, _)| !text.is_empty()) {
             text = text.replace(&format!("://{credentials}@"), "://***@");
         }

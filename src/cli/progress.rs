@@ -45,10 +45,7 @@ impl Display {
         if let Err(error) = &thread {
             tracing::warn!(%error, "no thread to show progress with");
         }
-        Display {
-            end,
-            thread: thread.ok(),
-        }
+        Display { end, thread: thread.ok() }
     }
 
     /// Takes the bar away and waits for the thread.
@@ -112,18 +109,12 @@ struct Lines {
 
 impl Lines {
     fn new(now: Instant) -> Lines {
-        Lines {
-            previous: Previous::default(),
-            printed: now,
-            stage: Phase::Connecting,
-            told: BTreeMap::new(),
-        }
+        Lines { previous: Previous::default(), printed: now, stage: Phase::Connecting, told: BTreeMap::new() }
     }
 
     /// The line to print now: because it is time, because the job has come further, or for a new reason to wait.
     fn next(&mut self, now: Snapshot, time: Instant) -> Option<String> {
-        self.told
-            .retain(|_, told| time.saturating_duration_since(*told) < LINE_INTERVAL);
+        self.told.retain(|_, told| time.saturating_duration_since(*told) < LINE_INTERVAL);
         let mut due = time.saturating_duration_since(self.printed) >= LINE_INTERVAL;
         due |= std::mem::replace(&mut self.stage, now.stage) != now.stage;
         due |= now.waits.iter().any(|w| !self.told.contains_key(&w.reason));
@@ -215,17 +206,9 @@ fn copy_words(now: &Snapshot, rates: &Rates) -> String {
     };
     let bytes = match now.rdb_bytes_total {
         0 => numbers::bytes(now.rdb_bytes_read),
-        total => format!(
-            "{} of {}",
-            numbers::bytes(now.rdb_bytes_read),
-            numbers::bytes(total)
-        ),
+        total => format!("{} of {}", numbers::bytes(now.rdb_bytes_read), numbers::bytes(total)),
     };
-    let mut text = format!(
-        "{keys}, {bytes}, {} keys/s, {}/s",
-        rates.keys,
-        numbers::bytes(rates.bytes_to_target)
-    );
+    let mut text = format!("{keys}, {bytes}, {} keys/s, {}/s", rates.keys, numbers::bytes(rates.bytes_to_target));
     if let Some(left) = time_left(now, rates) {
         text += &format!(", {} left", numbers::duration(left));
     }

@@ -17,10 +17,7 @@ fn copying() -> Status {
 
 /// The snapshot as of two seconds after the start.
 fn after_2s(status: &Status) -> Snapshot {
-    Snapshot {
-        elapsed: Duration::from_secs(2),
-        ..status.snapshot()
-    }
+    Snapshot { elapsed: Duration::from_secs(2), ..status.snapshot() }
 }
 
 fn said(status: &Status) -> String {
@@ -39,10 +36,7 @@ fn line_while_copying_an_unknown_amount_tells_what_is_known() {
     let status = copying();
     status.keys_total.set(0);
     status.rdb_bytes_total.set(0);
-    assert_eq!(
-        said(&status),
-        "copying: 120000 keys, 24.0 MiB, 60000 keys/s, 15.0 MiB/s"
-    );
+    assert_eq!(said(&status), "copying: 120000 keys, 24.0 MiB, 60000 keys/s, 15.0 MiB/s");
     status.rdb_bytes_total.set(48 * MIB);
     let text = "copying: 120000 keys, 24.0 MiB of 48.0 MiB, 60000 keys/s, 15.0 MiB/s, 2.0 s left";
     assert_eq!(said(&status), text);
@@ -56,18 +50,9 @@ fn line_while_following_tells_lag_rate_and_offset() {
     let shard = status.add_shard("h:1");
     shard.start(id, ReplOffset(100));
     status.commands_applied.set(10_000);
-    assert_eq!(
-        said(&status),
-        "following: lag 0 B, 0.0 s; 5000 commands/s, 0 B/s; offset 100"
-    );
+    assert_eq!(said(&status), "following: lag 0 B, 0.0 s; 5000 commands/s, 0 B/s; offset 100");
     shard.set_received(ReplOffset(1636));
-    let snapshot = Snapshot {
-        lag: crate::status::Lag {
-            bytes: 1536,
-            seconds: 61.2,
-        },
-        ..after_2s(&status)
-    };
+    let snapshot = Snapshot { lag: crate::status::Lag { bytes: 1536, seconds: 61.2 }, ..after_2s(&status) };
     let text = "following: lag 1.5 KiB, 1 min 1 s; 5000 commands/s, 0 B/s; offset 100";
     assert_eq!(line(&snapshot, &Previous::default()), text);
 }
@@ -96,10 +81,7 @@ fn lines_come_when_due_and_at_once_for_a_new_reason_or_phase() {
     let mut at = |ms: u64| lines.next(status.snapshot(), start + Duration::from_millis(ms));
     assert_eq!(at(100), None);
     status.waiting("source", "source is loading its data");
-    assert_eq!(
-        at(200).as_deref(),
-        Some("connecting; source is loading its data")
-    );
+    assert_eq!(at(200).as_deref(), Some("connecting; source is loading its data"));
     assert_eq!(at(300), None);
     // A reason that goes and comes isn't told each time.
     status.clear("source");
@@ -125,9 +107,5 @@ fn news_wake_a_waiting_reader() {
     thread.join().unwrap();
     let seen = status.wait_for_news(0, Duration::ZERO);
     status.waiting("target", "why");
-    assert_eq!(
-        status.wait_for_news(seen, Duration::ZERO),
-        seen,
-        "nothing new"
-    );
+    assert_eq!(status.wait_for_news(seen, Duration::ZERO), seen, "nothing new");
 }

@@ -26,18 +26,12 @@ pub fn text(summary: &Summary) -> String {
         let kinds = summary.errors.iter().map(|(kind, n)| format!("{n} {kind}"));
         lines.push(format!("errors: {}", join(kinds)));
     }
-    lines.push(format!(
-        "bytes: {} to the target",
-        numbers::bytes(summary.bytes_to_target)
-    ));
+    lines.push(format!("bytes: {} to the target", numbers::bytes(summary.bytes_to_target)));
     lines.push(format!("duration: {}", numbers::duration(summary.elapsed)));
     lines.push(format!(
         "rate: {} keys/s, {}/s",
         numbers::per_second(keys, summary.elapsed),
-        numbers::bytes(numbers::per_second(
-            summary.bytes_to_target,
-            summary.elapsed
-        ))
+        numbers::bytes(numbers::per_second(summary.bytes_to_target, summary.elapsed))
     ));
     if let Some(offset) = summary.offset {
         lines.push(format!("source offset: {offset}"));
@@ -90,10 +84,7 @@ fn key_lines(summary: &Summary) -> Vec<String> {
         let kinds = databases.entry(*database).or_default();
         kinds.push(format!("{count} {kind}"));
     }
-    databases
-        .iter()
-        .map(|(database, kinds)| format!("  database {database}: {}", kinds.join(", ")))
-        .collect()
+    databases.iter().map(|(database, kinds)| format!("  database {database}: {}", kinds.join(", "))).collect()
 }
 
 /// `skipped: N` with its parts, where something was left out on purpose.
@@ -145,10 +136,7 @@ mod tests {
         assert_eq!(tally, Tally::default());
         status.commands_applied.set(7);
         status.bytes_to_target.set(3 << 20);
-        Summary {
-            elapsed: Duration::from_secs(2),
-            ..status.summary(Ending::Complete)
-        }
+        Summary { elapsed: Duration::from_secs(2), ..status.summary(Ending::Complete) }
     }
 
     #[test]
@@ -181,9 +169,6 @@ mod tests {
         ] {
             assert!(text.lines().any(|l| l == line), "{line}\n{text}");
         }
-        assert!(
-            text.lines().last().unwrap().starts_with("to go on: "),
-            "{text}"
-        );
+        assert!(text.lines().last().unwrap().starts_with("to go on: "), "{text}");
     }
 }

@@ -93,9 +93,7 @@ fn confirm_flush(job: &Job) -> bool {
     let target = &job.target.endpoint;
     if !output::can_ask() {
         output::error(
-            &format!(
-                "--flush-target would delete every key of {target}, and nobody is here to be asked"
-            ),
+            &format!("--flush-target would delete every key of {target}, and nobody is here to be asked"),
             Some("add --yes if that is meant"),
         );
         return false;

@@ -15,34 +15,22 @@ impl Since {
 
     /// Known since a Redis version up to 7.2, hence to every Valkey.
     pub const fn redis(major: u16, minor: u16) -> Self {
-        Since {
-            redis: Some((major, minor, 0)),
-            valkey: Some((0, 0, 0)),
-        }
+        Since { redis: Some((major, minor, 0)), valkey: Some((0, 0, 0)) }
     }
 
     /// Known to Redis since one version and to Valkey since another.
     pub const fn both(redis: (u16, u16), valkey: (u16, u16)) -> Self {
-        Since {
-            redis: Some((redis.0, redis.1, 0)),
-            valkey: Some((valkey.0, valkey.1, 0)),
-        }
+        Since { redis: Some((redis.0, redis.1, 0)), valkey: Some((valkey.0, valkey.1, 0)) }
     }
 
     /// Known to Redis only.
     pub const fn redis_only(major: u16, minor: u16, patch: u16) -> Self {
-        Since {
-            redis: Some((major, minor, patch)),
-            valkey: None,
-        }
+        Since { redis: Some((major, minor, patch)), valkey: None }
     }
 
     /// Known to Valkey only.
     pub const fn valkey_only(major: u16, minor: u16) -> Self {
-        Since {
-            redis: None,
-            valkey: Some((major, minor, 0)),
-        }
+        Since { redis: None, valkey: Some((major, minor, 0)) }
     }
 }
 
@@ -61,11 +49,7 @@ const REDIS_FIELD_EXPIRY_MS_MAX: i64 = 0x0000_FFFF_FFFF_FFFE >> 2;
 
 impl TargetCaps {
     pub fn knows(&self, since: Since) -> bool {
-        let first = if self.valkey {
-            since.valkey
-        } else {
-            since.redis
-        };
+        let first = if self.valkey { since.valkey } else { since.redis };
         first.is_some_and(|first| self.version >= first)
     }
 
@@ -77,11 +61,7 @@ impl TargetCaps {
     /// The time to write for a hash field that expires at `at_ms` on the source, within what the target takes.
     pub fn field_expiry_ms(&self, at_ms: i64) -> i64 {
         let late = self.key_expiry_ms(at_ms);
-        if self.valkey {
-            late
-        } else {
-            late.min(REDIS_FIELD_EXPIRY_MS_MAX)
-        }
+        if self.valkey { late } else { late.min(REDIS_FIELD_EXPIRY_MS_MAX) }
     }
 }
 
@@ -91,43 +71,22 @@ mod tests {
 
     #[test]
     fn knows_compares_with_the_line_of_the_target() {
-        let redis = TargetCaps {
-            valkey: false,
-            version: (8, 6, 1),
-            expiry_late_ms: 0,
-        };
-        let valkey = TargetCaps {
-            valkey: true,
-            version: (9, 0, 0),
-            ..redis
-        };
+        let redis = TargetCaps { valkey: false, version: (8, 6, 1), expiry_late_ms: 0 };
+        let valkey = TargetCaps { valkey: true, version: (9, 0, 0), ..redis };
         let record = Since::redis_only(8, 6, 2);
         assert!(!redis.knows(record) && !valkey.knows(record));
-        assert!(
-            TargetCaps {
-                version: (8, 6, 2),
-                ..redis
-            }
-            .knows(record)
-        );
+        assert!(TargetCaps { version: (8, 6, 2), ..redis }.knows(record));
         assert!(redis.knows(Since::redis(6, 2)) && valkey.knows(Since::redis(7, 2)));
         assert!(!redis.knows(Since::valkey_only(9, 0)) && valkey.knows(Since::valkey_only(9, 0)));
     }
 
     #[test]
     fn lateness_saturates_at_what_the_target_takes() {
-        let caps = TargetCaps {
-            valkey: false,
-            version: (8, 0, 0),
-            expiry_late_ms: 3_600_000,
-        };
+        let caps = TargetCaps { valkey: false, version: (8, 0, 0), expiry_late_ms: 3_600_000 };
         assert_eq!(caps.key_expiry_ms(i64::MAX - 1), i64::MAX);
         assert_eq!(caps.key_expiry_ms(5), 3_600_005);
         assert_eq!(caps.field_expiry_ms(i64::MAX), REDIS_FIELD_EXPIRY_MS_MAX);
-        let valkey = TargetCaps {
-            valkey: true,
-            ..caps
-        };
+        let valkey = TargetCaps { valkey: true, ..caps };
         assert_eq!(valkey.field_expiry_ms(i64::MAX - 1), i64::MAX);
     }
 }

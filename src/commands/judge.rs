@@ -76,13 +76,7 @@ pub enum Databases {
 ///   copy, which sees the type.
 /// # Errors
 /// As [`keys`]: arguments that such a command can't have.
-pub fn judge(
-    args: Args<'_>,
-    spec: &Spec,
-    db: u32,
-    scope: &Scope,
-    scratch: &mut SmallKeys,
-) -> Result<Verdict, Error> {
+pub fn judge(args: Args<'_>, spec: &Spec, db: u32, scope: &Scope, scratch: &mut SmallKeys) -> Result<Verdict, Error> {
     if !scope.command_in(args) {
         return Ok(Verdict::Drop(Why::Command));
     }
@@ -97,14 +91,7 @@ pub fn judge(
         _ => {}
     }
     keys(spec, args, scratch)?;
-    Case {
-        args,
-        spec,
-        db,
-        scope,
-        keys: scratch,
-    }
-    .judge()
+    Case { args, spec, db, scope, keys: scratch }.judge()
 }
 
 fn flush_all(scope: &Scope) -> Verdict {
@@ -149,8 +136,7 @@ fn swap_db(args: Args<'_>, spec: &Spec, scope: &Scope) -> Result<Verdict, Error>
 fn flush_slot(args: Args<'_>, spec: &Spec) -> Result<Verdict, Error> {
     let slot = need_database(args, spec, 2)?;
     let slot = u16::try_from(slot).ok().filter(|s| *s < crate::slot::SLOTS);
-    slot.map(Verdict::FlushSlot)
-        .ok_or_else(|| super::parse::bad_number(spec, 2))
+    slot.map(Verdict::FlushSlot).ok_or_else(|| super::parse::bad_number(spec, 2))
 }
 
 /// A command with keys, and what is needed to judge it.
@@ -166,11 +152,7 @@ impl<'a> Case<'a> {
     fn judge(&self) -> Result<Verdict, Error> {
         if self.keys.as_slice().is_empty() {
             // A script without keys, or a module's command that writes who knows where.
-            return Ok(if self.scope.all_keys_in() {
-                Verdict::Pass
-            } else {
-                Verdict::Refuse
-            });
+            return Ok(if self.scope.all_keys_in() { Verdict::Pass } else { Verdict::Refuse });
         }
         let mut writes = false;
         let (mut written_in, mut all_in) = (false, true);
@@ -181,11 +163,7 @@ impl<'a> Case<'a> {
             all_in &= inside;
         }
         if !written_in {
-            return Ok(Verdict::Drop(if writes {
-                self.why_out()
-            } else {
-                Why::NoEffect
-            }));
+            return Ok(Verdict::Drop(if writes { self.why_out() } else { Why::NoEffect }));
         }
         if self.scope.types_chosen()
             && let Some(verdict) = self.by_type()?
@@ -203,18 +181,12 @@ impl<'a> Case<'a> {
 
     fn is_in(&self, key: KeyAt) -> bool {
         let db = key.db.unwrap_or(self.db);
-        self.args
-            .get(key.index)
-            .is_some_and(|bytes| self.scope.key_in(db, bytes))
+        self.args.get(key.index).is_some_and(|bytes| self.scope.key_in(db, bytes))
     }
 
     fn why_out(&self) -> Why {
         let mut databases = self.keys.iter().filter(|key| key.role.writes());
-        if databases.any(|key| self.scope.database_in(key.db.unwrap_or(self.db))) {
-            Why::Key
-        } else {
-            Why::Database
-        }
+        if databases.any(|key| self.scope.database_in(key.db.unwrap_or(self.db))) { Why::Key } else { Why::Database }
     }
 
     /// The answer where the types that are chosen decide; `None` where they don't.
@@ -256,9 +228,7 @@ impl<'a> Case<'a> {
         let inside = |key: &KeyAt| self.is_in(*key);
         let mut written = self.keys.iter().filter(|key| key.role.writes());
         let (from, to) = (written.next()?, written.next()?);
-        (inside(&from) && !inside(&to))
-            .then(|| self.args.get(from.index))
-            .flatten()
+        (inside(&from) && !inside(&to)).then(|| self.args.get(from.index)).flatten()
     }
 
     /// Some keys are in scope, of those that are written at least one, and some are not.
@@ -272,10 +242,7 @@ impl<'a> Case<'a> {
                 Ok(replace(&[b"SREM", key, member]))
             }
             (Shape::Smove, None) => {
-                let (key, member) = (
-                    need(self.args, self.spec, 2)?,
-                    need(self.args, self.spec, 3)?,
-                );
+                let (key, member) = (need(self.args, self.spec, 2)?, need(self.args, self.spec, 3)?);
                 Ok(replace(&[b"SADD", key, member]))
             }
             (Shape::ListMove, Some(key)) => self.pop(key),
@@ -327,10 +294,7 @@ impl<'a> Case<'a> {
             let db = key.db.unwrap_or(self.db);
             let bytes = need(self.args, self.spec, key.index)?;
             if key.role.writes() && self.is_in(key) && seen.insert((db, bytes)) {
-                copies.push(CopyKey {
-                    db,
-                    key: bytes.to_vec(),
-                });
+                copies.push(CopyKey { db, key: bytes.to_vec() });
             }
         }
         Ok(Verdict::Copy(copies))
@@ -338,11 +302,7 @@ impl<'a> Case<'a> {
 
     /// Everything is in scope; only the numbers of databases may have to change.
     fn pass(&self) -> Result<Verdict, Error> {
-        let Some((to, key)) = self
-            .keys
-            .iter()
-            .find_map(|key| key.db.map(|db| (db, key.index)))
-        else {
+        let Some((to, key)) = self.keys.iter().find_map(|key| key.db.map(|db| (db, key.index))) else {
             return Ok(Verdict::Pass);
         };
         let target = self.scope.target_database(to);
@@ -354,10 +314,7 @@ impl<'a> Case<'a> {
             return Ok(Verdict::Pass);
         }
         let number = target.to_string();
-        let (from, to) = (
-            need(self.args, self.spec, 1)?,
-            need(self.args, self.spec, 2)?,
-        );
+        let (from, to) = (need(self.args, self.spec, 1)?, need(self.args, self.spec, 2)?);
         Ok(match self.spec.shape {
             Shape::Move => replace(&[b"MOVE", from, number.as_bytes()]),
             // It found no key in the way or had REPLACE, so REPLACE is right.
@@ -371,9 +328,7 @@ fn replace(words: &[&[u8]]) -> Verdict {
 }
 
 fn delete(keys: &[&[u8]]) -> Verdict {
-    let words: Vec<&[u8]> = std::iter::once(&b"DEL"[..])
-        .chain(keys.iter().copied())
-        .collect();
+    let words: Vec<&[u8]> = std::iter::once(&b"DEL"[..]).chain(keys.iter().copied()).collect();
     replace(&words)
 }
 

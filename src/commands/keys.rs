@@ -62,11 +62,7 @@ impl SmallKeys {
     }
 
     fn push(&mut self, index: usize, role: Role) {
-        self.list.push(KeyAt {
-            index,
-            role,
-            db: None,
-        });
+        self.list.push(KeyAt { index, role, db: None });
     }
 }
 
@@ -89,12 +85,7 @@ pub fn keys(spec: &Spec, args: Args<'_>, out: &mut SmallKeys) -> Result<(), Erro
             out.push(1, first);
             out.push(2, second);
         }
-        KeyRule::Range {
-            first,
-            last,
-            step,
-            role,
-        } => range(spec, args, (first, last, step), role, out)?,
+        KeyRule::Range { first, last, step, role } => range(spec, args, (first, last, step), role, out)?,
         KeyRule::Store { dst, own } => {
             let dst = usize::from(dst);
             need(args, spec, dst)?;
@@ -107,13 +98,7 @@ pub fn keys(spec: &Spec, args: Args<'_>, out: &mut SmallKeys) -> Result<(), Erro
         }
         KeyRule::Counted { count, step, role } => {
             out.reads_undeclared = spec.shape == super::Shape::Script;
-            counted(
-                spec,
-                args,
-                (usize::from(count), usize::from(step)),
-                role,
-                out,
-            )?;
+            counted(spec, args, (usize::from(count), usize::from(step)), role, out)?;
         }
         KeyRule::Sort => sort(spec, args, out)?,
         KeyRule::GeoStore { options } => geo_store(spec, args, usize::from(options), out)?,
@@ -121,11 +106,7 @@ pub fn keys(spec: &Spec, args: Args<'_>, out: &mut SmallKeys) -> Result<(), Erro
         KeyRule::Move => {
             let db = need_database(args, spec, 2)?;
             out.push(1, Role::ReadWrite);
-            out.list.push(KeyAt {
-                index: 1,
-                role: Role::Write,
-                db: Some(db),
-            });
+            out.list.push(KeyAt { index: 1, role: Role::Write, db: Some(db) });
         }
         KeyRule::Streams => streams(spec, args, out)?,
         KeyRule::Migrate => migrate(spec, args, out)?,
@@ -148,9 +129,7 @@ fn range(
     if first >= end {
         need(args, spec, args.len().max(first))?;
     }
-    (first..end)
-        .step_by(step.max(1) as usize)
-        .for_each(|index| out.push(index, role));
+    (first..end).step_by(step.max(1) as usize).for_each(|index| out.push(index, role));
     Ok(())
 }
 
@@ -196,12 +175,7 @@ fn sort(spec: &Spec, args: Args<'_>, out: &mut SmallKeys) -> Result<(), Error> {
     Ok(())
 }
 
-fn geo_store(
-    spec: &Spec,
-    args: Args<'_>,
-    options: usize,
-    out: &mut SmallKeys,
-) -> Result<(), Error> {
+fn geo_store(spec: &Spec, args: Args<'_>, options: usize, out: &mut SmallKeys) -> Result<(), Error> {
     need(args, spec, options - 1)?;
     out.push(1, Role::Read);
     let mut store = None;
@@ -211,11 +185,7 @@ fn geo_store(
             need(args, spec, at + 1)?;
             store = Some(at + 1);
         }
-        at += if is_any(word, &["STORE", "STOREDIST", "COUNT"]) {
-            2
-        } else {
-            1
-        };
+        at += if is_any(word, &["STORE", "STOREDIST", "COUNT"]) { 2 } else { 1 };
     }
     if let Some(store) = store {
         out.push(store, Role::Write);
@@ -238,11 +208,7 @@ fn copy(spec: &Spec, args: Args<'_>, out: &mut SmallKeys) -> Result<(), Error> {
         }
     }
     out.push(1, Role::Read);
-    out.list.push(KeyAt {
-        index: 2,
-        role: Role::Write,
-        db,
-    });
+    out.list.push(KeyAt { index: 2, role: Role::Write, db });
     Ok(())
 }
 

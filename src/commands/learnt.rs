@@ -41,12 +41,7 @@ pub enum LearntError {
     #[error("where {command} has its keys depends on its arguments")]
     MovableKeys { command: String },
     #[error("{command}: the target describes its keys as {first}, {last}, {step}")]
-    BadRange {
-        command: String,
-        first: i64,
-        last: i64,
-        step: i64,
-    },
+    BadRange { command: String, first: i64, last: i64, step: i64 },
     #[error("more than {LEARNT_MAX} commands to learn")]
     TooMany,
 }
@@ -91,30 +86,15 @@ impl Learnt {
 fn key_rule(info: CommandInfo<'_>) -> Result<KeyRule, LearntError> {
     let role = if info.write { Role::Write } else { Role::Read };
     if info.movable {
-        let counted = info.counted.ok_or_else(|| LearntError::MovableKeys {
-            command: info.name.to_owned(),
-        })?;
-        return Ok(KeyRule::Counted {
-            count: counted.count,
-            step: counted.step.max(1),
-            role,
-        });
+        let counted = info.counted.ok_or_else(|| LearntError::MovableKeys { command: info.name.to_owned() })?;
+        return Ok(KeyRule::Counted { count: counted.count, step: counted.step.max(1), role });
     }
     if info.first_key == 0 {
         return Ok(KeyRule::None);
     }
-    let parts = (
-        u32::try_from(info.first_key),
-        i32::try_from(info.last_key),
-        u32::try_from(info.step),
-    );
+    let parts = (u32::try_from(info.first_key), i32::try_from(info.last_key), u32::try_from(info.step));
     match parts {
-        (Ok(first), Ok(last), Ok(step)) if last != 0 && step > 0 => Ok(KeyRule::Range {
-            first,
-            last,
-            step,
-            role,
-        }),
+        (Ok(first), Ok(last), Ok(step)) if last != 0 && step > 0 => Ok(KeyRule::Range { first, last, step, role }),
         _ => Err(LearntError::BadRange {
             command: info.name.to_owned(),
             first: info.first_key,
@@ -153,52 +133,28 @@ mod tests {
         assert_eq!(learnt.learn(MADD), Ok(()));
         let words = ["Ts.Madd", "a", "1", "2", "b", "1", "2"];
         assert_eq!(key_indices(&learnt, &words), Some(vec![1, 4]));
-        assert_eq!(
-            key_indices(&learnt, &["TS.MADD"]),
-            None,
-            "it has at least one key"
-        );
+        assert_eq!(key_indices(&learnt, &["TS.MADD"]), None, "it has at least one key");
         assert_eq!(key_indices(&learnt, &["TS.ADD", "a"]), None);
     }
 
     #[test]
     fn learnt_movable_keys_need_a_count() {
-        let movable = CommandInfo {
-            movable: true,
-            ..MADD
-        };
+        let movable = CommandInfo { movable: true, ..MADD };
         let mut learnt = Learnt::new();
         let error = learnt.learn(movable).expect_err("its keys can't be told");
         assert!(error.to_string().contains("ts.madd"), "{error}");
         let counted = Some(MovableKeys { count: 2, step: 1 });
         assert_eq!(learnt.learn(CommandInfo { counted, ..movable }), Ok(()));
-        assert_eq!(
-            key_indices(&learnt, &["ts.madd", "x", "2", "a", "b", "c"]),
-            Some(vec![3, 4])
-        );
+        assert_eq!(key_indices(&learnt, &["ts.madd", "x", "2", "a", "b", "c"]), Some(vec![3, 4]));
         assert_eq!(key_indices(&learnt, &["ts.madd", "x", "9", "a"]), None);
     }
 
     #[test]
     fn learnt_odd_ranges_are_refused() {
-        for (first_key, last_key, step) in [
-            (-1, 1, 1),
-            (1, 0, 1),
-            (1, -1, 0),
-            (1, i64::MIN, 1),
-            (i64::MAX, 1, 1),
-        ] {
-            let info = CommandInfo {
-                first_key,
-                last_key,
-                step,
-                ..MADD
-            };
+        for (first_key, last_key, step) in [(-1, 1, 1), (1, 0, 1), (1, -1, 0), (1, i64::MIN, 1), (i64::MAX, 1, 1)] {
+            let info = CommandInfo { first_key, last_key, step, ..MADD };
             let learnt = Learnt::new().learn(info);
-            assert!(
-                matches!(learnt, Err(LearntError::BadRange { .. })),
-                "{info:?}"
-            );
+            assert!(matches!(learnt, Err(LearntError::BadRange { .. })), "{info:?}");
         }
     }
 
@@ -206,21 +162,9 @@ mod tests {
     fn learnt_holds_at_the_limit_and_refuses_beyond() {
         let mut learnt = Learnt::new();
         for nth in 0..LEARNT_MAX {
-            assert_eq!(
-                learnt.learn(CommandInfo {
-                    name: &format!("m.{nth}"),
-                    ..MADD
-                }),
-                Ok(())
-            );
+            assert_eq!(learnt.learn(CommandInfo { name: &format!("m.{nth}"), ..MADD }), Ok(()));
         }
-        assert_eq!(
-            learnt.learn(CommandInfo {
-                name: "m.0",
-                ..MADD
-            }),
-            Ok(())
-        );
+        assert_eq!(learnt.learn(CommandInfo { name: "m.0", ..MADD }), Ok(()));
         assert_eq!(learnt.learn(MADD), Err(LearntError::TooMany));
     }
 }

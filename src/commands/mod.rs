@@ -41,19 +41,11 @@ pub use table::{Group, KeyRule, Replay, Shape, Spec, is_known_name, known_names,
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     #[error("{command} with {arguments} arguments lacks argument {missing}")]
-    TooShort {
-        command: String,
-        arguments: usize,
-        missing: usize,
-    },
+    TooShort { command: String, arguments: usize, missing: usize },
     #[error("{command}: argument {index} is not a number in range")]
     BadNumber { command: String, index: usize },
     #[error("{command} names {claimed} keys and has arguments for {room}")]
-    BadNumkeys {
-        command: String,
-        claimed: i64,
-        room: usize,
-    },
+    BadNumkeys { command: String, claimed: i64, room: usize },
     #[error("{command}: argument {index} is no option of it")]
     BadOption { command: String, index: usize },
 }

@@ -54,35 +54,19 @@ pub(super) fn need_database(args: Args<'_>, spec: &Spec, index: usize) -> Result
 ///
 /// # Errors
 /// `BadNumkeys` when the count is below `min` or promises more arguments than there are.
-pub(super) fn need_count(
-    args: Args<'_>,
-    spec: &Spec,
-    index: usize,
-    each: usize,
-    min: i64,
-) -> Result<usize, Error> {
+pub(super) fn need_count(args: Args<'_>, spec: &Spec, index: usize, each: usize, min: i64) -> Result<usize, Error> {
     let claimed = need_int(args, spec, index)?;
     let room = args.len().saturating_sub(index + 1) / each.max(1);
     match usize::try_from(claimed) {
         Ok(count) if claimed >= min && count <= room => Ok(count),
-        _ => Err(Error::BadNumkeys {
-            command: spec.name.to_string(),
-            claimed,
-            room,
-        }),
+        _ => Err(Error::BadNumkeys { command: spec.name.to_string(), claimed, room }),
     }
 }
 
 pub(super) fn bad_number(spec: &Spec, index: usize) -> Error {
-    Error::BadNumber {
-        command: spec.name.to_string(),
-        index,
-    }
+    Error::BadNumber { command: spec.name.to_string(), index }
 }
 
 pub(super) fn bad_option(spec: &Spec, index: usize) -> Error {
-    Error::BadOption {
-        command: spec.name.to_string(),
-        index,
-    }
+    Error::BadOption { command: spec.name.to_string(), index }
 }

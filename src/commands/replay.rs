@@ -79,8 +79,5 @@ fn zadd_is_plain(args: Args<'_>) -> bool {
 
 /// Whether one of `words` stands among the options before FIELDS.
 fn fields_options(args: Args<'_>, words: &[&str]) -> bool {
-    args.iter()
-        .skip(2)
-        .take_while(|arg| !is(arg, "FIELDS"))
-        .any(|arg| is_any(arg, words))
+    args.iter().skip(2).take_while(|arg| !is(arg, "FIELDS")).any(|arg| is_any(arg, words))
 }

@@ -6,8 +6,8 @@
 use super::Role;
 use super::caps::Since;
 use super::rewrite::{
-    bitop, copy, discard, effects, flush, function_load, function_restore, geosearchstore, hash,
-    list, publish, renamenx, restore, script_flush, stream, string, unlink, zadd, zpop, zstore,
+    bitop, copy, discard, effects, flush, function_load, function_restore, geosearchstore, hash, list, publish,
+    renamenx, restore, script_flush, stream, string, unlink, zadd, zpop, zstore,
 };
 use super::table::{Group, KeyRule, Replay, Shape, Spec};
 use crate::filter::TypeName;
@@ -27,48 +27,14 @@ const VECTOR: Group = Group::Of(TypeName::VectorSet);
 const ANY: Group = Group::Any;
 const NONE: Group = Group::None;
 
-const ONE: KeyRule = KeyRule::One {
-    at: 1,
-    role: Role::Write,
-};
-const SECOND: KeyRule = KeyRule::One {
-    at: 2,
-    role: Role::Write,
-};
-const MANY: KeyRule = KeyRule::Range {
-    first: 1,
-    last: -1,
-    step: 1,
-    role: Role::Write,
-};
-const MANY_READ: KeyRule = KeyRule::Range {
-    first: 1,
-    last: -1,
-    step: 1,
-    role: Role::Read,
-};
-const PAIRS: KeyRule = KeyRule::Range {
-    first: 1,
-    last: -1,
-    step: 2,
-    role: Role::Write,
-};
-const BUT_LAST: KeyRule = KeyRule::Range {
-    first: 1,
-    last: -2,
-    step: 1,
-    role: Role::Write,
-};
-const COUNTED_1: KeyRule = KeyRule::Counted {
-    count: 1,
-    step: 1,
-    role: Role::Write,
-};
-const COUNTED_2: KeyRule = KeyRule::Counted {
-    count: 2,
-    step: 1,
-    role: Role::Write,
-};
+const ONE: KeyRule = KeyRule::One { at: 1, role: Role::Write };
+const SECOND: KeyRule = KeyRule::One { at: 2, role: Role::Write };
+const MANY: KeyRule = KeyRule::Range { first: 1, last: -1, step: 1, role: Role::Write };
+const MANY_READ: KeyRule = KeyRule::Range { first: 1, last: -1, step: 1, role: Role::Read };
+const PAIRS: KeyRule = KeyRule::Range { first: 1, last: -1, step: 2, role: Role::Write };
+const BUT_LAST: KeyRule = KeyRule::Range { first: 1, last: -2, step: 1, role: Role::Write };
+const COUNTED_1: KeyRule = KeyRule::Counted { count: 1, step: 1, role: Role::Write };
+const COUNTED_2: KeyRule = KeyRule::Counted { count: 2, step: 1, role: Role::Write };
 const STORE_ONE: KeyRule = KeyRule::Two(Role::Write, Role::Read);
 
 #[rustfmt::skip]

@@ -21,12 +21,7 @@ pub enum KeyRule {
     /// Two neighbouring keys with a role each, the first at argument 1.
     Two(Role, Role),
     /// Keys from `first` to `last` (negative: from the end, -1 the last argument), every `step`.
-    Range {
-        first: u32,
-        last: i32,
-        step: u32,
-        role: Role,
-    },
+    Range { first: u32, last: i32, step: u32, role: Role },
     /// A written key at `dst`, then keys that are read, to the end. `own`: the old value of `dst` counts too.
     Store { dst: u8, own: bool },
     /// A written key at 1, how many are read at 2, then those.
@@ -119,13 +114,7 @@ pub struct Spec {
 }
 
 impl Spec {
-    pub(super) const fn new(
-        name: &'static str,
-        keys: KeyRule,
-        replay: Replay,
-        group: Group,
-        shape: Shape,
-    ) -> Self {
+    pub(super) const fn new(name: &'static str, keys: KeyRule, replay: Replay, group: Group, shape: Shape) -> Self {
         Spec {
             name: Cow::Borrowed(name),
             keys,
@@ -177,9 +166,7 @@ pub fn lookup(args: Args<'_>) -> Option<&'static Spec> {
         Entry::Command(spec) => Some(spec),
         Entry::Container(rows) => {
             let sub = args.get(1)?;
-            rows.iter()
-                .find(|(name, _)| name.as_bytes().eq_ignore_ascii_case(sub))
-                .map(|(_, spec)| spec)
+            rows.iter().find(|(name, _)| name.as_bytes().eq_ignore_ascii_case(sub)).map(|(_, spec)| spec)
         }
     }
 }
@@ -194,10 +181,7 @@ pub fn known_names() -> impl Iterator<Item = String> {
     let commands = ROWS.iter().map(|spec| spec.name.to_string());
     let subcommands = SUBCOMMAND_ROWS.iter().flat_map(|(container, rows)| {
         let alone = std::iter::once((*container).to_owned());
-        alone.chain(
-            rows.iter()
-                .map(move |(sub, _)| format!("{container}|{sub}")),
-        )
+        alone.chain(rows.iter().map(move |(sub, _)| format!("{container}|{sub}")))
     });
     commands.chain(subcommands)
 }
@@ -221,9 +205,7 @@ static INDEX: LazyLock<Index> = LazyLock::new(Index::new);
 
 impl Index {
     fn new() -> Self {
-        let mut index = Index {
-            buckets: vec![None; BUCKETS],
-        };
+        let mut index = Index { buckets: vec![None; BUCKETS] };
         for spec in ROWS {
             index.insert(&spec.name, Entry::Command(spec));
         }
@@ -234,14 +216,9 @@ impl Index {
     }
 
     fn insert(&mut self, name: &'static str, entry: Entry) {
-        assert!(
-            name.len() <= NAME_BYTES_MAX,
-            "{name} is too long for the table"
-        );
+        assert!(name.len() <= NAME_BYTES_MAX, "{name} is too long for the table");
         let start = bucket(name.as_bytes());
-        let free = (start..BUCKETS)
-            .chain(0..start)
-            .find(|&at| matches!(self.buckets.get(at), Some(None)));
+        let free = (start..BUCKETS).chain(0..start).find(|&at| matches!(self.buckets.get(at), Some(None)));
         assert!(free.is_some(), "the table of commands is full");
         if let Some(slot) = free.and_then(|at| self.buckets.get_mut(at)) {
             *slot = Some((name, entry));
@@ -269,13 +246,11 @@ fn bucket(name: &[u8]) -> usize {
     let (head, tail) = match (name.first_chunk::<8>(), name.last_chunk::<8>()) {
         (Some(head), Some(tail)) => (u64::from_le_bytes(*head), u64::from_le_bytes(*tail)),
         _ => {
-            let short = name
-                .iter()
-                .fold(0u64, |sum, byte| sum << 8 | u64::from(*byte));
+            let short = name.iter().fold(0u64, |sum, byte| sum << 8 | u64::from(*byte));
             (short, 0)
         }
     };
-    let mixed = ((head & NO_CASE) ^ (tail & NO_CASE).rotate_left(29) ^ name.len() as u64)
-        .wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    let mixed =
+        ((head & NO_CASE) ^ (tail & NO_CASE).rotate_left(29) ^ name.len() as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     (mixed >> 54) as usize
 }

@@ -12,14 +12,8 @@ use crate::net::secret::hide_credentials;
 pub const FILE_BYTES_MAX: u64 = 1 << 20;
 
 /// Sections that only RedisShake's files have.
-const SHAKE_SECTIONS: &[&str] = &[
-    "sync_reader",
-    "scan_reader",
-    "rdb_reader",
-    "aof_reader",
-    "redis_writer",
-    "file_writer",
-];
+const SHAKE_SECTIONS: &[&str] =
+    &["sync_reader", "scan_reader", "rdb_reader", "aof_reader", "redis_writer", "file_writer"];
 
 /// Options whose key in a job file is another word: section and key.
 const OPTION_KEYS: &[(&str, &str, &str)] = &[
@@ -51,10 +45,7 @@ pub fn read(path: &Path) -> Result<Raw, Error> {
         }
         std::fs::read_to_string(path)
     });
-    let text = bytes.map_err(|error| Error::Read {
-        path: path.to_owned(),
-        error,
-    })?;
+    let text = bytes.map_err(|error| Error::Read { path: path.to_owned(), error })?;
     parse(path, &text)
 }
 
@@ -129,30 +120,19 @@ fn find_unknown(top: &DeTable<'_>) -> Option<Mistake> {
         if SHAKE_SECTIONS.contains(&section) {
             return Some(Mistake {
                 offset,
-                message: format!(
-                    "[{section}]: this is a RedisShake file, which is not supported yet"
-                ),
-                hint: Some(
-                    "write its endpoints and filters as a keyferry job: keyferry sync --help"
-                        .into(),
-                ),
+                message: format!("[{section}]: this is a RedisShake file, which is not supported yet"),
+                hint: Some("write its endpoints and filters as a keyferry job: keyferry sync --help".into()),
             });
         }
         match (keys_of(section), value.get_ref()) {
             (Some(keys), DeValue::Table(table)) => {
-                let unknown = table
-                    .keys()
-                    .filter(|key| !keys.contains(&key.get_ref().as_ref()));
-                mistakes.extend(
-                    unknown.map(|key| unknown_key(key.span().start, section, key.get_ref(), keys)),
-                );
+                let unknown = table.keys().filter(|key| !keys.contains(&key.get_ref().as_ref()));
+                mistakes.extend(unknown.map(|key| unknown_key(key.span().start, section, key.get_ref(), keys)));
             }
             (Some(_), _) => mistakes.push(Mistake {
                 offset,
                 message: format!("'{section}' is a section, not a value"),
-                hint: Some(format!(
-                    "write [{section}] on a line of its own, its keys below it"
-                )),
+                hint: Some(format!("write [{section}] on a line of its own, its keys below it")),
             }),
             (None, DeValue::Table(_)) => mistakes.push(Mistake {
                 offset,
@@ -170,23 +150,18 @@ fn find_unknown(top: &DeTable<'_>) -> Option<Mistake> {
 }
 
 fn unknown_key(offset: usize, section: &str, key: &str, keys: &[&str]) -> Mistake {
-    let place = if section.is_empty() {
-        "at the top of the file".to_owned()
-    } else {
-        format!("in [{section}]")
-    };
-    Mistake {
-        offset,
-        message: format!("unknown key '{key}' {place}"),
-        hint: hint_for(key, keys),
-    }
+    let place = if section.is_empty() { "at the top of the file".to_owned() } else { format!("in [{section}]") };
+    Mistake { offset, message: format!("unknown key '{key}' {place}"), hint: hint_for(key, keys) }
 }
 
 /// What `word` was probably meant to be: an option's key, a key of another section, or the nearest of `names`.
 fn hint_for(word: &str, names: &[&str]) -> Option<String> {
     let plain = word.to_ascii_lowercase().replace('-', "_");
     if plain == "password" {
-        return Some("give it in url, in a file (password_file), or in KEYFERRY_SOURCE_PASSWORD or KEYFERRY_TARGET_PASSWORD".into());
+        return Some(
+            "give it in url, in a file (password_file), or in KEYFERRY_SOURCE_PASSWORD or KEYFERRY_TARGET_PASSWORD"
+                .into(),
+        );
     }
     if names.contains(&plain.as_str()) {
         return Some(format!("did you mean '{plain}'?"));
@@ -197,9 +172,7 @@ fn hint_for(word: &str, names: &[&str]) -> Option<String> {
     }
     let near = nearest(&plain, names.iter().copied());
     let elsewhere = || {
-        let (section, keys) = KEYS
-            .iter()
-            .find(|(_, keys)| nearest(&plain, keys.iter().copied()).is_some())?;
+        let (section, keys) = KEYS.iter().find(|(_, keys)| nearest(&plain, keys.iter().copied()).is_some())?;
         let key = nearest(&plain, keys.iter().copied())?;
         Some(match *section {
             "" => format!("'{key}' belongs at the top of the file, before every section"),
@@ -244,26 +217,17 @@ mod tests {
                 "\n\n[filter]\n# x\ndatabase-map = {}",
                 "j.toml, line 5: unknown key 'database-map' in [filter] | did you mean 'database_map'?",
             ),
-            (
-                "onse = true",
-                "j.toml, line 1: unknown key 'onse' at the top of the file | did you mean 'once'?",
-            ),
+            ("onse = true", "j.toml, line 1: unknown key 'onse' at the top of the file | did you mean 'once'?"),
             (
                 "[filter]\ndb = [1]",
                 "j.toml, line 2: unknown key 'db' in [filter] | in a job file this is 'databases' in [filter]",
             ),
-            (
-                "lanes = 2",
-                "j.toml, line 1: unknown key 'lanes' at the top of the file | 'lanes' belongs in [target]",
-            ),
+            ("lanes = 2", "j.toml, line 1: unknown key 'lanes' at the top of the file | 'lanes' belongs in [target]"),
             (
                 "[source]\nonce = true",
                 "j.toml, line 2: unknown key 'once' in [source] | 'once' belongs at the top of the file, before every section",
             ),
-            (
-                "[sourse]\nurl = 'redis://h'",
-                "j.toml, line 1: unknown section [sourse] | did you mean 'source'?",
-            ),
+            ("[sourse]\nurl = 'redis://h'", "j.toml, line 1: unknown section [sourse] | did you mean 'source'?"),
             (
                 "source = 'redis://:pw@h'",
                 "j.toml, line 1: 'source' is a section, not a value | write [source] on a line of its own, its keys below it",
@@ -272,10 +236,7 @@ mod tests {
                 "[log]\ncolour = 1\nlvl = 2",
                 "j.toml, line 2: unknown key 'colour' in [log] | known here: level, format, file",
             ),
-            (
-                "[http]\nb = 1\n[log]\na = 1",
-                "j.toml, line 2: unknown key 'b' in [http] | known here: listen",
-            ),
+            ("[http]\nb = 1\n[log]\na = 1", "j.toml, line 2: unknown key 'b' in [http] | known here: listen"),
         ] {
             assert_eq!(said(text), words);
         }
@@ -285,26 +246,11 @@ mod tests {
     #[test]
     fn bad_value_names_line_and_choices() {
         for (text, words) in [
-            (
-                "[target]\n\nexisting = 'kep'",
-                "line 3: 'kep' is none of refuse, replace, keep; did you mean 'keep'?",
-            ),
-            (
-                "[limits]\nmemory = '256M'",
-                "line 2: '256M' is not a size: write 256MiB (of 1024) or 256MB (of 1000)",
-            ),
-            (
-                "[limits]\nretry_for = 20",
-                "line 2: '20' has no unit: write 20s, 20m or 20h",
-            ),
-            (
-                "[filter]\ntypes = ['string',\n 'hsh']",
-                "line 2: 'hsh' is none of",
-            ),
-            (
-                "[filter]\ndatabase_map = { a = 0 }",
-                "line 2: 'a' is not a database number",
-            ),
+            ("[target]\n\nexisting = 'kep'", "line 3: 'kep' is none of refuse, replace, keep; did you mean 'keep'?"),
+            ("[limits]\nmemory = '256M'", "line 2: '256M' is not a size: write 256MiB (of 1024) or 256MB (of 1000)"),
+            ("[limits]\nretry_for = 20", "line 2: '20' has no unit: write 20s, 20m or 20h"),
+            ("[filter]\ntypes = ['string',\n 'hsh']", "line 2: 'hsh' is none of"),
+            ("[filter]\ndatabase_map = { a = 0 }", "line 2: 'a' is not a database number"),
             ("[filter]\ndatabases = [-1]", "line 2: expected a whole number from 0 to 4294967295, found -1"),
             ("[filter]\ndatabases = 2", "line 2: expected a list, as [1, 2] or [\"a\", \"b\"], found 2"),
             ("[filter]\ndatabase_map = [1]", "line 2: expected a table, as { 2 = 0 }, found a list"),
@@ -314,14 +260,8 @@ mod tests {
             ("[log]\nfile = true", "line 2: expected text in quotes, found true"),
             ("[source]\nurl = {}", "line 2: expected text in quotes, found a table"),
             ("once = 'yes'", "line 1: expected true or false, found the text \"yes\""),
-            (
-                "[source]\nurl = 'redis://:pw@h:x'",
-                "line 2: what follows the host's colon is not a port",
-            ),
-            (
-                "[source]\naddress_map = 'a'",
-                "line 2: 'a' is not ANNOUNCED=REACHABLE",
-            ),
+            ("[source]\nurl = 'redis://:pw@h:x'", "line 2: what follows the host's colon is not a port"),
+            ("[source]\naddress_map = 'a'", "line 2: 'a' is not ANNOUNCED=REACHABLE"),
         ] {
             let said = said(text);
             assert!(said.contains(words), "{said}");
@@ -359,10 +299,7 @@ mod tests {
                     section => format!("[{section}]\n{key} = {{ x = 1 }}"),
                 };
                 if let Err(error) = toml::from_str::<Raw>(&text) {
-                    assert!(
-                        !error.message().contains("unknown field"),
-                        "{text}: {error}"
-                    );
+                    assert!(!error.message().contains("unknown field"), "{text}: {error}");
                 }
             }
         }
@@ -375,11 +312,7 @@ mod tests {
             let error = toml::from_str::<Raw>(&text).unwrap_err();
             let expected = error.message().split_once("expected").unwrap().1.to_owned();
             let listed = expected.matches('`').count() / 2;
-            let sections = if section.is_empty() {
-                KEYS.len() - 1
-            } else {
-                0
-            };
+            let sections = if section.is_empty() { KEYS.len() - 1 } else { 0 };
             assert_eq!(listed, keys.len() + sections, "{section}: {expected}");
         }
     }

@@ -21,27 +21,16 @@ pub enum Error {
     Read { path: PathBuf, error: io::Error },
     /// Something is wrong at a line of a job file, counted from 1.
     #[error("{}, line {line}: {message}", path.display())]
-    File {
-        path: PathBuf,
-        line: usize,
-        message: String,
-        hint: Option<String>,
-    },
+    File { path: PathBuf, line: usize, message: String, hint: Option<String> },
     /// What was asked for contradicts itself or lacks something.
     #[error("{message}")]
-    Usage {
-        message: String,
-        hint: Option<String>,
-    },
+    Usage { message: String, hint: Option<String> },
 }
 
 impl Error {
     /// A mistake in what was asked for. `message` may quote what was typed: credentials in it are hidden here.
     pub fn usage(message: impl Into<String>, hint: impl Into<String>) -> Self {
-        Error::Usage {
-            message: hide_credentials(&message.into()),
-            hint: Some(hint.into()),
-        }
+        Error::Usage { message: hide_credentials(&message.into()), hint: Some(hint.into()) }
     }
 
     /// What the user can do about it.

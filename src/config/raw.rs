@@ -164,21 +164,9 @@ pub const KEYS: &[(&str, &[&str])] = &[
     ),
     (
         "filter",
-        &[
-            "databases",
-            "database_map",
-            "keys",
-            "not_keys",
-            "key_regexes",
-            "not_key_regexes",
-            "types",
-            "not_commands",
-        ],
+        &["databases", "database_map", "keys", "not_keys", "key_regexes", "not_key_regexes", "types", "not_commands"],
     ),
-    (
-        "limits",
-        &["memory", "spool_dir", "spool", "rate", "retry_for"],
-    ),
+    ("limits", &["memory", "spool_dir", "spool", "rate", "retry_for"]),
     ("http", &["listen"]),
     ("log", &["level", "format", "file"]),
 ];
@@ -194,19 +182,7 @@ macro_rules! lay {
     };
 }
 
-lay!(RawSource {
-    url,
-    password_file,
-    cacert,
-    cert,
-    key,
-    sni,
-    insecure,
-    address_map,
-    copy,
-    prefer_replica,
-    ack
-});
+lay!(RawSource { url, password_file, cacert, cert, key, sni, insecure, address_map, copy, prefer_replica, ack });
 lay!(RawTarget {
     url,
     password_file,
@@ -224,29 +200,10 @@ lay!(RawTarget {
     allow_eviction,
     lossy
 });
-lay!(RawFilter {
-    databases,
-    database_map,
-    keys,
-    not_keys,
-    key_regexes,
-    not_key_regexes,
-    types,
-    not_commands
-});
-lay!(RawLimits {
-    memory,
-    spool_dir,
-    spool,
-    rate,
-    retry_for
-});
+lay!(RawFilter { databases, database_map, keys, not_keys, key_regexes, not_key_regexes, types, not_commands });
+lay!(RawLimits { memory, spool_dir, spool, rate, retry_for });
 lay!(RawHttp { listen });
-lay!(RawLog {
-    level,
-    format,
-    file
-});
+lay!(RawLog { level, format, file });
 
 impl Raw {
     /// This layer over another: what is said here wins, list by list and value by value.
@@ -287,27 +244,19 @@ impl AddressMap {
     /// # Errors
     /// Words that name the pair that is wrong.
     pub fn parse(text: &str) -> Result<Self, String> {
-        let pairs = text.split(',').map(|pair| {
-            pair.split_once('=')
-                .ok_or_else(|| format!("'{pair}' is not ANNOUNCED=REACHABLE"))
-        });
+        let pairs = text
+            .split(',')
+            .map(|pair| pair.split_once('=').ok_or_else(|| format!("'{pair}' is not ANNOUNCED=REACHABLE")));
         Self::from_pairs(pairs)
     }
 
-    fn from_pairs<'a>(
-        pairs: impl Iterator<Item = Result<(&'a str, &'a str), String>>,
-    ) -> Result<Self, String> {
-        let address = |text: &str| {
-            parse_host_port(text.trim(), crate::net::endpoint::PORT_DEFAULT)
-                .map_err(|e| e.to_string())
-        };
+    fn from_pairs<'a>(pairs: impl Iterator<Item = Result<(&'a str, &'a str), String>>) -> Result<Self, String> {
+        let address =
+            |text: &str| parse_host_port(text.trim(), crate::net::endpoint::PORT_DEFAULT).map_err(|e| e.to_string());
         let mut map = BTreeMap::new();
         for pair in pairs {
             let (announced, reachable) = pair?;
-            if map
-                .insert(address(announced)?, address(reachable)?)
-                .is_some()
-            {
+            if map.insert(address(announced)?, address(reachable)?).is_some() {
                 return Err(format!("'{announced}' is mapped twice"));
             }
         }
@@ -322,12 +271,9 @@ impl AddressMap {
 pub fn parse_database_map(text: &str) -> Result<BTreeMap<u32, u32>, String> {
     let mut map = BTreeMap::new();
     for pair in text.split(',') {
-        let numbers = pair
-            .split_once(':')
-            .and_then(|(from, to)| Some((parse_database(from)?, parse_database(to)?)));
-        let (from, to) = numbers.ok_or_else(|| {
-            format!("'{pair}' is not SOURCE:TARGET, two database numbers (2:0,5:1)")
-        })?;
+        let numbers = pair.split_once(':').and_then(|(from, to)| Some((parse_database(from)?, parse_database(to)?)));
+        let (from, to) =
+            numbers.ok_or_else(|| format!("'{pair}' is not SOURCE:TARGET, two database numbers (2:0,5:1)"))?;
         if map.insert(from, to).is_some() {
             return Err(format!("database {from} is mapped twice"));
         }
@@ -341,9 +287,7 @@ pub fn parse_database_map(text: &str) -> Result<BTreeMap<u32, u32>, String> {
 /// Words that name the part that is no number.
 pub fn parse_databases(text: &str) -> Result<Vec<u32>, String> {
     text.split(',')
-        .map(|part| {
-            parse_database(part).ok_or_else(|| format!("'{part}' is not a database number"))
-        })
+        .map(|part| parse_database(part).ok_or_else(|| format!("'{part}' is not a database number")))
         .collect()
 }
 
@@ -355,21 +299,15 @@ fn text<'de, D: Deserializer<'de>, T>(deserializer: D) -> Result<Option<T>, D::E
 where
     T: std::str::FromStr<Err: fmt::Display>,
 {
-    visit(deserializer, |text| {
-        text.parse().map_err(|e: T::Err| e.to_string())
-    })
+    visit(deserializer, |text| text.parse().map_err(|e: T::Err| e.to_string()))
 }
 
 fn word<'de, D: Deserializer<'de>, W: Word>(deserializer: D) -> Result<Option<W>, D::Error> {
-    visit(deserializer, |text| {
-        W::parse(text).map_err(|e| e.to_string())
-    })
+    visit(deserializer, |text| W::parse(text).map_err(|e| e.to_string()))
 }
 
 fn place<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Place>, D::Error> {
-    visit(deserializer, |text| {
-        Place::parse(text).map_err(|e| format!("{e}: {}", e.hint()))
-    })
+    visit(deserializer, |text| Place::parse(text).map_err(|e| format!("{e}: {}", e.hint())))
 }
 
 fn globs<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Vec<Vec<u8>>>, D::Error> {
@@ -377,20 +315,13 @@ fn globs<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Vec<Vec<u8
     Ok(Some(globs.into_iter().map(String::into_bytes).collect()))
 }
 
-fn type_names<'de, D: Deserializer<'de>>(
-    deserializer: D,
-) -> Result<Option<Vec<TypeName>>, D::Error> {
+fn type_names<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Vec<TypeName>>, D::Error> {
     let names = Vec::<String>::deserialize(deserializer)?;
     let names = names.iter().map(|name| TypeName::parse(name));
-    names
-        .collect::<Result<_, _>>()
-        .map(Some)
-        .map_err(D::Error::custom)
+    names.collect::<Result<_, _>>().map(Some).map_err(D::Error::custom)
 }
 
-fn database_map<'de, D: Deserializer<'de>>(
-    deserializer: D,
-) -> Result<Option<BTreeMap<u32, u32>>, D::Error> {
+fn database_map<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<BTreeMap<u32, u32>>, D::Error> {
     let map = BTreeMap::<String, u32>::deserialize(deserializer)?;
     let pairs = map.into_iter().map(|(from, to)| {
         parse_database(&from)
@@ -409,9 +340,7 @@ fn address_map<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Addr
     }
     let map = match Form::deserialize(deserializer)? {
         Form::Text(text) => AddressMap::parse(&text),
-        Form::Table(table) => {
-            AddressMap::from_pairs(table.iter().map(|(a, b)| Ok((a.as_str(), b.as_str()))))
-        }
+        Form::Table(table) => AddressMap::from_pairs(table.iter().map(|(a, b)| Ok((a.as_str(), b.as_str())))),
     };
     map.map(Some).map_err(D::Error::custom)
 }
@@ -440,9 +369,7 @@ where
         }
     }
 
-    deserializer
-        .deserialize_any(Text(parse, PhantomData))
-        .map(Some)
+    deserializer.deserialize_any(Text(parse, PhantomData)).map(Some)
 }
 
 #[cfg(test)]

@@ -60,10 +60,7 @@ const REFUSED: &[Unbuilt] = &[
 /// `Usage` for the first thing that is asked for and not built.
 pub fn refuse(raw: &Raw) -> Result<(), Error> {
     match REFUSED.iter().find(|unbuilt| (unbuilt.asked)(raw)) {
-        Some(unbuilt) => Err(Error::usage(
-            format!("{} is not yet supported", unbuilt.what),
-            unbuilt.hint,
-        )),
+        Some(unbuilt) => Err(Error::usage(format!("{} is not yet supported", unbuilt.what), unbuilt.hint)),
         None => Ok(()),
     }
 }

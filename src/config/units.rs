@@ -59,15 +59,9 @@ impl FromStr for Bytes {
         let unit = unit.trim_start().to_ascii_lowercase();
         if let "k" | "m" | "g" | "t" = unit.as_str() {
             let letter = unit.to_ascii_uppercase();
-            return Err(Error::HalfUnit(
-                text.to_owned(),
-                number.to_owned() + &letter,
-            ));
+            return Err(Error::HalfUnit(text.to_owned(), number.to_owned() + &letter));
         }
-        let (_, factor) = UNITS
-            .iter()
-            .find(|(name, _)| *name == unit)
-            .ok_or_else(bad)?;
+        let (_, factor) = UNITS.iter().find(|(name, _)| *name == unit).ok_or_else(bad)?;
         number
             .parse::<u64>()
             .ok()
@@ -99,9 +93,7 @@ impl FromStr for Span {
                 _ => Err(Error::NoUnit(text.to_owned())),
             };
         }
-        humantime::parse_duration(text)
-            .map(Span)
-            .map_err(|_| Error::NotADuration(text.to_owned()))
+        humantime::parse_duration(text).map(Span).map_err(|_| Error::NotADuration(text.to_owned()))
     }
 }
 
@@ -128,19 +120,10 @@ mod tests {
     #[test]
     fn bytes_of_wrong_words_say_what_to_write() {
         for (text, error) in [
-            (
-                "",
-                "'' is not a size: write a whole number and KiB, MiB, GiB, TiB, KB, MB, GB or TB",
-            ),
-            (
-                "256M",
-                "'256M' is not a size: write 256MiB (of 1024) or 256MB (of 1000)",
-            ),
+            ("", "'' is not a size: write a whole number and KiB, MiB, GiB, TiB, KB, MB, GB or TB"),
+            ("256M", "'256M' is not a size: write 256MiB (of 1024) or 256MB (of 1000)"),
             ("99999999TiB", "'99999999TiB' is too large"),
-            (
-                "18446744073709551616",
-                "'18446744073709551616' is too large",
-            ),
+            ("18446744073709551616", "'18446744073709551616' is too large"),
         ] {
             assert_eq!(text.parse::<Bytes>().unwrap_err().to_string(), error);
         }

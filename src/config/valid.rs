@@ -125,10 +125,7 @@ impl Job {
         let memory_bytes = check_memory(&raw.limits)?;
         let state_dir = environment.state_home.as_ref();
         let spool_dir = raw.limits.spool_dir;
-        let retry_for = raw
-            .limits
-            .retry_for
-            .map_or(RETRY_FOR_DEFAULT, |span| span.0);
+        let retry_for = raw.limits.retry_for.map_or(RETRY_FOR_DEFAULT, |span| span.0);
         Ok(Job {
             spool_dir: spool_dir.or_else(|| state_dir.map(|dir| dir.join("keyferry").join(&name))),
             name,
@@ -142,27 +139,17 @@ impl Job {
             lanes,
             on_error: raw.on_error.unwrap_or_default(),
             ack: raw.source.ack.unwrap_or_default(),
-            expiry_grace: raw
-                .target
-                .expiry_grace
-                .map_or(EXPIRY_GRACE_DEFAULT, |span| span.0),
+            expiry_grace: raw.target.expiry_grace.map_or(EXPIRY_GRACE_DEFAULT, |span| span.0),
             allow_eviction: raw.target.allow_eviction.unwrap_or(false),
             memory_bytes,
-            spool_bytes: raw
-                .limits
-                .spool
-                .map_or(SPOOL_BYTES_DEFAULT, |bytes| bytes.0),
+            spool_bytes: raw.limits.spool.map_or(SPOOL_BYTES_DEFAULT, |bytes| bytes.0),
             rate_bytes_s: raw.limits.rate.map(|rate| rate.0),
             retry_for: (!retry_for.is_zero()).then_some(retry_for),
             restart: flags.restart,
             takeover: flags.takeover,
             unfenced: flags.unfenced,
             progress: flags.progress,
-            log: Log {
-                level: raw.log.level,
-                format: raw.log.format.unwrap_or_default(),
-                file: raw.log.file,
-            },
+            log: Log { level: raw.log.level, format: raw.log.format.unwrap_or_default(), file: raw.log.file },
             notes,
         })
     }
@@ -216,9 +203,7 @@ fn servers(raw: &Raw, environment: &Environment) -> Result<(Server, Server), Err
     })?;
     let same = |host: &&crate::net::endpoint::HostPort| {
         let hosts = &target.endpoint.hosts;
-        let is = |h: &crate::net::endpoint::HostPort| {
-            h.port == host.port && h.host.eq_ignore_ascii_case(&host.host)
-        };
+        let is = |h: &crate::net::endpoint::HostPort| h.port == host.port && h.host.eq_ignore_ascii_case(&host.host);
         hosts.iter().any(is)
     };
     if let Some(host) = source.endpoint.hosts.iter().find(same) {
@@ -246,16 +231,11 @@ fn server(end: End<'_>) -> Result<Server, Error> {
     } else if endpoint.password.is_none() {
         endpoint.password = end.password.clone();
     }
-    let variable = format!(
-        "KEYFERRY_{}_PASSWORD",
-        side.to_string().to_ascii_uppercase()
-    );
+    let variable = format!("KEYFERRY_{}_PASSWORD", side.to_string().to_ascii_uppercase());
     if endpoint.user.is_some() && endpoint.password.is_none() {
         return Err(Error::usage(
             format!("the {side}'s URL names a user, but there is no password"),
-            format!(
-                "write user:password@host (a password alone is :password@host), or set {variable}"
-            ),
+            format!("write user:password@host (a password alone is :password@host), or set {variable}"),
         ));
     }
     if !endpoint.tls && !end.tls.is_default() {
@@ -270,11 +250,7 @@ fn server(end: End<'_>) -> Result<Server, Error> {
             "give both, each the path of a PEM file",
         ));
     }
-    Ok(Server {
-        endpoint,
-        tls: end.tls,
-        address_map: end.address_map.clone().unwrap_or_default(),
-    })
+    Ok(Server { endpoint, tls: end.tls, address_map: end.address_map.clone().unwrap_or_default() })
 }
 
 /// The first line end of a password file isn't part of the password; everything else is.
@@ -285,10 +261,7 @@ fn read_password(side: Side, path: &Path) -> Result<Secret, Error> {
         }
         std::fs::read(path)
     });
-    let bytes = read.map_err(|error| Error::Read {
-        path: path.to_owned(),
-        error,
-    })?;
+    let bytes = read.map_err(|error| Error::Read { path: path.to_owned(), error })?;
     let line = bytes.strip_suffix(b"\n").unwrap_or(&bytes);
     let line = line.strip_suffix(b"\r").unwrap_or(line);
     if line.is_empty() {
@@ -302,10 +275,7 @@ fn read_password(side: Side, path: &Path) -> Result<Secret, Error> {
 
 fn check_existing(existing: Existing, once: bool) -> Result<Existing, Error> {
     if existing == Existing::Keep && !once {
-        return Err(Error::usage(
-            "--existing keep works only with --once",
-            "add --once, or choose --existing replace",
-        ));
+        return Err(Error::usage("--existing keep works only with --once", "add --once, or choose --existing replace"));
     }
     Ok(existing)
 }
@@ -347,28 +317,19 @@ fn check_name(name: String) -> Result<String, Error> {
 /// Stable for ever: the job's records in the target are found by it. User, password, database and scheme don't count.
 fn derive_name(source: &Endpoint, target: &Endpoint) -> String {
     let sorted = |endpoint: &Endpoint| {
-        let mut hosts: Vec<String> = endpoint
-            .hosts
-            .iter()
-            .map(|host| host.to_string().to_ascii_lowercase())
-            .collect();
+        let mut hosts: Vec<String> = endpoint.hosts.iter().map(|host| host.to_string().to_ascii_lowercase()).collect();
         hosts.sort();
         let name = endpoint.sentinel.as_deref().unwrap_or("");
         format!("{}/{name}", hosts.join(","))
     };
     let text = format!("{} {}", sorted(source), sorted(target));
-    let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-    });
+    let hash = text
+        .bytes()
+        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
     format!("{:012x}", (hash ^ (hash >> 48)) & 0xffff_ffff_ffff)
 }
 
-fn scope(
-    raw: RawFilter,
-    source: &Endpoint,
-    target: &Endpoint,
-    notes: &mut Vec<String>,
-) -> Result<ScopeSpec, Error> {
+fn scope(raw: RawFilter, source: &Endpoint, target: &Endpoint, notes: &mut Vec<String>) -> Result<ScopeSpec, Error> {
     let databases = source_databases(raw.databases, source.database)?;
     let mut map = raw.database_map.unwrap_or_default();
     if let Some(database) = target.database {
@@ -431,9 +392,7 @@ fn map_all_to(
     };
     match map.insert(from, database) {
         Some(other) if other != database => Err(Error::usage(
-            format!(
-                "database {from} goes to {other} by --db-map, to {database} by the target's URL"
-            ),
+            format!("database {from} goes to {other} by --db-map, to {database} by the target's URL"),
             "name the target's database in one place",
         )),
         _ => Ok(()),
@@ -441,11 +400,7 @@ fn map_all_to(
 }
 
 /// Databases that become one on the target: allowed, but seldom meant, so it is said.
-fn note_merges(
-    databases: Option<&[u32]>,
-    map: &std::collections::BTreeMap<u32, u32>,
-    notes: &mut Vec<String>,
-) {
+fn note_merges(databases: Option<&[u32]>, map: &std::collections::BTreeMap<u32, u32>, notes: &mut Vec<String>) {
     let in_scope = |db: u32| databases.is_none_or(|list| list.contains(&db));
     for (from, to) in map {
         let unmapped = from != to && in_scope(*to) && !map.contains_key(to);
@@ -497,10 +452,7 @@ fn check_commands(names: Vec<String>) -> Result<Vec<String>, Error> {
 }
 
 fn empty(option: &str) -> Error {
-    Error::usage(
-        format!("{option} names nothing, so nothing would be copied"),
-        "leave it out for all",
-    )
+    Error::usage(format!("{option} names nothing, so nothing would be copied"), "leave it out for all")
 }
 
 #[cfg(test)]

@@ -19,10 +19,7 @@ pub trait Word: Copy + PartialEq + Send + Sync + 'static {
     }
 
     fn as_str(self) -> &'static str {
-        Self::ALL
-            .iter()
-            .find(|(_, value)| *value == self)
-            .map_or("", |(word, _)| word)
+        Self::ALL.iter().find(|(_, value)| *value == self).map_or("", |(word, _)| word)
     }
 }
 
@@ -35,10 +32,7 @@ pub struct Unknown {
 
 impl Unknown {
     pub fn new(word: &str, choices: impl Iterator<Item = &'static str>) -> Self {
-        Unknown {
-            word: word.to_owned(),
-            choices: choices.collect(),
-        }
+        Unknown { word: word.to_owned(), choices: choices.collect() }
     }
 }
 
@@ -64,11 +58,8 @@ pub enum Existing {
 }
 
 impl Word for Existing {
-    const ALL: &'static [(&'static str, Self)] = &[
-        ("refuse", Existing::Refuse),
-        ("replace", Existing::Replace),
-        ("keep", Existing::Keep),
-    ];
+    const ALL: &'static [(&'static str, Self)] =
+        &[("refuse", Existing::Refuse), ("replace", Existing::Replace), ("keep", Existing::Keep)];
 }
 
 /// What becomes of a command that the target refuses for good.
@@ -81,11 +72,8 @@ pub enum OnError {
 }
 
 impl Word for OnError {
-    const ALL: &'static [(&'static str, Self)] = &[
-        ("stop", OnError::Stop),
-        ("skip", OnError::Skip),
-        ("recopy", OnError::Recopy),
-    ];
+    const ALL: &'static [(&'static str, Self)] =
+        &[("stop", OnError::Stop), ("skip", OnError::Skip), ("recopy", OnError::Recopy)];
 }
 
 /// How the copy is taken.
@@ -97,8 +85,7 @@ pub enum CopyBy {
 }
 
 impl Word for CopyBy {
-    const ALL: &'static [(&'static str, Self)] =
-        &[("snapshot", CopyBy::Snapshot), ("scan", CopyBy::Scan)];
+    const ALL: &'static [(&'static str, Self)] = &[("snapshot", CopyBy::Snapshot), ("scan", CopyBy::Scan)];
 }
 
 /// Which offset the source is told.
@@ -110,8 +97,7 @@ pub enum Ack {
 }
 
 impl Word for Ack {
-    const ALL: &'static [(&'static str, Self)] =
-        &[("applied", Ack::Applied), ("received", Ack::Received)];
+    const ALL: &'static [(&'static str, Self)] = &[("applied", Ack::Applied), ("received", Ack::Received)];
 }
 
 /// How progress is shown.
@@ -125,12 +111,8 @@ pub enum Progress {
 }
 
 impl Word for Progress {
-    const ALL: &'static [(&'static str, Self)] = &[
-        ("auto", Progress::Auto),
-        ("bar", Progress::Bar),
-        ("log", Progress::Log),
-        ("none", Progress::None),
-    ];
+    const ALL: &'static [(&'static str, Self)] =
+        &[("auto", Progress::Auto), ("bar", Progress::Bar), ("log", Progress::Log), ("none", Progress::None)];
 }
 
 /// The least important message that is logged.
@@ -164,8 +146,7 @@ pub enum LogFormat {
 }
 
 impl Word for LogFormat {
-    const ALL: &'static [(&'static str, Self)] =
-        &[("text", LogFormat::Text), ("json", LogFormat::Json)];
+    const ALL: &'static [(&'static str, Self)] = &[("text", LogFormat::Text), ("json", LogFormat::Json)];
 }
 
 /// What `--type` may name.

@@ -42,12 +42,21 @@ impl Value {
 /// What the answer to a value or to a SELECT means.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Answer {
-    Applied { bytes: usize },
+    Applied {
+        bytes: usize,
+    },
     Selected,
     /// Not applied, will be sent again.
-    Refused { words: String, refusal: Refusal },
+    Refused {
+        words: String,
+        refusal: Refusal,
+    },
     /// Never to be applied; dropped.
-    Fault { words: String, what: Vec<Dropped>, bytes: usize },
+    Fault {
+        words: String,
+        what: Vec<Dropped>,
+        bytes: usize,
+    },
 }
 
 /// A value that was dropped.
@@ -148,9 +157,7 @@ impl CopyLane {
         Ok(match error {
             None => Answer::Applied { bytes },
             Some(words) => match refusal(&words) {
-                Refusal::ForGood => {
-                    Answer::Fault { words, what: vec![dropped(&value)], bytes }
-                }
+                Refusal::ForGood => Answer::Fault { words, what: vec![dropped(&value)], bytes },
                 refusal => {
                     // Values are independent of each other, so its place among them doesn't matter.
                     self.waiting.push_front(value);
@@ -248,7 +255,8 @@ mod tests {
             let (mut lane, mut out, mut router) = (CopyLane::default(), Vec::new(), Router::new(1));
             router.copy(0, 0, |bytes| encode::command(bytes, command));
             let batch = router.take(ReplOffset(5), 0);
-            let Some(crate::delivery::unit::Item::Copy(chunk)) = batch.lanes.first().and_then(|items| items.first()) else {
+            let Some(crate::delivery::unit::Item::Copy(chunk)) = batch.lanes.first().and_then(|items| items.first())
+            else {
                 panic!("{batch:?}")
             };
             lane.push(chunk);

@@ -191,12 +191,7 @@ impl Flush {
         let segment = chunk.and_then(|c| c.segments.get(at.segment));
         let bytes = chunk.map(|c| c.slice(at.segment, at.segment + 1)).unwrap_or_default();
         let (command, key) = name_and_key(bytes, at.command);
-        Described {
-            command,
-            key,
-            db: segment.map_or(0, |s| s.db),
-            offset: segment.map_or(ReplOffset(0), |s| s.offset),
-        }
+        Described { command, key, db: segment.map_or(0, |s| s.db), offset: segment.map_or(ReplOffset(0), |s| s.offset) }
     }
 }
 
@@ -254,7 +249,10 @@ pub fn name_and_key(mut bytes: &[u8], nth: usize) -> (String, Vec<u8>) {
 pub enum Outcome {
     Applied,
     /// Nothing of it was applied. `at` is the place between MULTI and EXEC that was refused, where the server said.
-    Refused { words: String, at: Option<usize> },
+    Refused {
+        words: String,
+        at: Option<usize>,
+    },
     /// All was applied but the commands at these places.
     AppliedBut(Vec<(usize, String)>),
 }
@@ -295,7 +293,17 @@ enum Stage {
 impl Flight {
     /// `queued`: what [`Flush::encode`] returned.
     pub fn new(flush: Flush, db: u32, queued: usize) -> Self {
-        Flight { flush, db, queued, seen: 0, stage: Stage::Multi, refused: None, errors: Vec::new(), zeros: Vec::new(), held: Vec::new() }
+        Flight {
+            flush,
+            db,
+            queued,
+            seen: 0,
+            stage: Stage::Multi,
+            refused: None,
+            errors: Vec::new(),
+            zeros: Vec::new(),
+            held: Vec::new(),
+        }
     }
 
     /// For the commands of a flush that were sent without MULTI and EXEC (see `Rules::one_transaction`).

@@ -105,9 +105,8 @@ impl Record {
             return Err(Error::Version(version.chars().take(20).collect()));
         }
         let fields: Vec<(&str, &str)> = words.filter_map(|w| w.split_once('=')).collect();
-        let field = |name: &'static str| {
-            fields.iter().find(|(n, _)| *n == name).map(|(_, v)| *v).ok_or(Error::Field(name))
-        };
+        let field =
+            |name: &'static str| fields.iter().find(|(n, _)| *n == name).map(|(_, v)| *v).ok_or(Error::Field(name));
         fn number<T: std::str::FromStr>(name: &'static str, text: &str) -> Result<T, Error> {
             text.parse().map_err(|_| Error::Field(name))
         }

@@ -724,8 +724,7 @@ impl Standalone {
 fn covers(record: &Record, flush: &Flush) -> bool {
     // Phases and pieces as well: the offset of a copying lane's record says nothing. Nor does anything tell of a task
     // in the copy, which is simply done again.
-    let phase = record.phase == Phase::Following
-        || record.phase == flush.record.phase && flush.task.is_none();
+    let phase = record.phase == Phase::Following || record.phase == flush.record.phase && flush.task.is_none();
     phase && record.offset >= flush.record.offset && record.pieces >= flush.record.pieces
 }
 

@@ -119,9 +119,7 @@ fn simplest(elements: Vec<Element>) -> Form {
             .collect()
     };
     let form = match elements.as_slice() {
-        [Element::Star, middle @ .., Element::Star] if !middle.is_empty() => {
-            text(middle).map(Form::Contains)
-        }
+        [Element::Star, middle @ .., Element::Star] if !middle.is_empty() => text(middle).map(Form::Contains),
         [Element::Star, rest @ ..] if !rest.is_empty() => text(rest).map(Form::Suffix),
         [rest @ .., Element::Star] if !rest.is_empty() => text(rest).map(Form::Prefix),
         all => text(all).map(Form::Exact),
@@ -218,9 +216,7 @@ fn matches(elements: &[Element], key: &[u8]) -> bool {
             return false;
         }
     }
-    elements
-        .get(next..)
-        .is_some_and(|rest| rest.iter().all(|element| *element == Element::Star))
+    elements.get(next..).is_some_and(|rest| rest.iter().all(|element| *element == Element::Star))
 }
 
 #[cfg(test)]
@@ -229,9 +225,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn glob(pattern: &[u8], key: &[u8]) -> bool {
-        Glob::new(pattern)
-            .expect("a pattern within limits")
-            .matches(key)
+        Glob::new(pattern).expect("a pattern within limits").matches(key)
     }
 
     /// The server's own function, line by line and recursive.
@@ -317,14 +311,8 @@ mod tests {
     #[test]
     fn limits_hold_at_and_refuse_beyond() {
         assert!(Glob::new(&b"a".repeat(PATTERN_BYTES_MAX)).is_ok());
-        assert_eq!(
-            Glob::new(&b"a".repeat(PATTERN_BYTES_MAX + 1)),
-            Err(GlobError::TooLong)
-        );
+        assert_eq!(Glob::new(&b"a".repeat(PATTERN_BYTES_MAX + 1)), Err(GlobError::TooLong));
         assert!(Glob::new(&b"*a".repeat(STARS_MAX)).is_ok());
-        assert_eq!(
-            Glob::new(&b"*a".repeat(STARS_MAX + 1)),
-            Err(GlobError::TooManyStars)
-        );
+        assert_eq!(Glob::new(&b"*a".repeat(STARS_MAX + 1)), Err(GlobError::TooManyStars));
     }
 }

@@ -59,10 +59,8 @@ struct KeySet {
 impl KeySet {
     fn new(globs: &[Vec<u8>], regexes: &[String]) -> Result<Self, Error> {
         let globs = globs.iter().map(|pattern| {
-            Glob::new(pattern).map_err(|why| Error::BadGlob {
-                pattern: String::from_utf8_lossy(pattern).into_owned(),
-                why,
-            })
+            Glob::new(pattern)
+                .map_err(|why| Error::BadGlob { pattern: String::from_utf8_lossy(pattern).into_owned(), why })
         });
         let globs = globs.collect::<Result<_, _>>()?;
         let compile = |patterns: &[String]| {
@@ -83,26 +81,19 @@ impl KeySet {
     }
 
     fn matches(&self, key: &[u8]) -> bool {
-        self.globs.iter().any(|glob| glob.matches(key))
-            || self.regexes.as_ref().is_some_and(|set| set.is_match(key))
+        self.globs.iter().any(|glob| glob.matches(key)) || self.regexes.as_ref().is_some_and(|set| set.is_match(key))
     }
 }
 
 fn bad_regex(pattern: &str, why: &regex::Error) -> Error {
-    Error::BadRegex {
-        pattern: pattern.to_owned(),
-        why: why.to_string(),
-    }
+    Error::BadRegex { pattern: pattern.to_owned(), why: why.to_string() }
 }
 
 impl Scope {
     /// # Errors
     /// Names the pattern, type, command or database that can't be followed, and what was probably meant.
     pub fn new(spec: ScopeSpec) -> Result<Self, Error> {
-        let patterns = spec.keys.len()
-            + spec.not_keys.len()
-            + spec.key_regexes.len()
-            + spec.not_key_regexes.len();
+        let patterns = spec.keys.len() + spec.not_keys.len() + spec.key_regexes.len() + spec.not_key_regexes.len();
         if patterns > PATTERNS_MAX {
             return Err(Error::TooManyPatterns(patterns));
         }
@@ -133,8 +124,7 @@ impl Scope {
             whole: false,
             fingerprint: 0,
         };
-        scope.whole =
-            scope.holds_all_data() && scope.map.is_empty() && scope.not_commands.is_empty();
+        scope.whole = scope.holds_all_data() && scope.map.is_empty() && scope.not_commands.is_empty();
         let globs = [sorted(&spec.keys), sorted(&spec.not_keys)];
         let regexes = [sorted(&spec.key_regexes), sorted(&spec.not_key_regexes)];
         scope.fingerprint = scope.hash(&globs, &regexes);
@@ -157,9 +147,7 @@ impl Scope {
     }
 
     pub fn database_in(&self, db: u32) -> bool {
-        self.databases
-            .as_ref()
-            .is_none_or(|list| list.binary_search(&db).is_ok())
+        self.databases.as_ref().is_none_or(|list| list.binary_search(&db).is_ok())
     }
 
     /// The source databases that are in, sorted; `None`: all.
@@ -190,9 +178,7 @@ impl Scope {
     /// Whether another source database in scope goes to where `db` goes.
     pub fn database_shared(&self, db: u32) -> bool {
         let target = self.target_database(db);
-        let goes_there = |other: u32| {
-            other != db && self.database_in(other) && self.target_database(other) == target
-        };
+        let goes_there = |other: u32| other != db && self.database_in(other) && self.target_database(other) == target;
         goes_there(target) || self.map.keys().any(|other| goes_there(*other))
     }
 
@@ -229,10 +215,9 @@ impl Scope {
                 None => left_out.eq_ignore_ascii_case(name),
                 Some((container, sub)) => {
                     container.eq_ignore_ascii_case(name)
-                        && args.get(1).is_some_and(|word| {
-                            sub.get(1..)
-                                .is_some_and(|sub| sub.eq_ignore_ascii_case(word))
-                        })
+                        && args
+                            .get(1)
+                            .is_some_and(|word| sub.get(1..).is_some_and(|sub| sub.eq_ignore_ascii_case(word)))
                 }
             }
         })

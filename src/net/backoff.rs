@@ -45,8 +45,7 @@ mod tests {
     fn backoff_doubles_to_its_longest_and_gives_up_in_time() {
         let start = Instant::now();
         let mut backoff = Backoff::new(Some(Duration::from_secs(60)));
-        let waits: Vec<u64> =
-            (0..8).map(|_| backoff.failed(start).map_or(0, |w| w.as_millis() as u64)).collect();
+        let waits: Vec<u64> = (0..8).map(|_| backoff.failed(start).map_or(0, |w| w.as_millis() as u64)).collect();
         assert_eq!(waits, [100, 200, 400, 800, 1600, 3200, 5000, 5000]);
         assert_eq!(backoff.failed(start + Duration::from_secs(60)), None);
         backoff.progress();

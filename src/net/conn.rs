@@ -76,9 +76,7 @@ impl Error {
                 "give the {side}'s user and password in its URL, in KEYFERRY_{}_PASSWORD or in a password file",
                 side.to_string().to_uppercase()
             )),
-            Error::Refused { words, .. } if words.starts_with("NOAUTH") => {
-                Some("the server wants a password".into())
-            }
+            Error::Refused { words, .. } if words.starts_with("NOAUTH") => Some("the server wants a password".into()),
             _ => None,
         }
     }
@@ -89,7 +87,15 @@ fn is_passing_refusal(words: &str) -> bool {
     let code = words.split(' ').next().unwrap_or_default();
     matches!(
         code,
-        "LOADING" | "BUSY" | "MASTERDOWN" | "NOMASTERLINK" | "TRYAGAIN" | "CLUSTERDOWN" | "READONLY" | "OOM" | "MISCONF"
+        "LOADING"
+            | "BUSY"
+            | "MASTERDOWN"
+            | "NOMASTERLINK"
+            | "TRYAGAIN"
+            | "CLUSTERDOWN"
+            | "READONLY"
+            | "OOM"
+            | "MISCONF"
             | "NOREPLICAS"
     ) || words.contains("max number of clients")
 }
@@ -112,11 +118,9 @@ impl Server {
     pub async fn connect(&self) -> Result<Conn, Error> {
         match timeout(CONNECT_TIMEOUT, self.open()).await {
             Ok(conn) => conn,
-            Err(_) => Err(Error::Timeout {
-                side: self.side,
-                address: self.address.to_string(),
-                after: CONNECT_TIMEOUT,
-            }),
+            Err(_) => {
+                Err(Error::Timeout { side: self.side, address: self.address.to_string(), after: CONNECT_TIMEOUT })
+            }
         }
     }
 
@@ -274,11 +278,7 @@ impl Conn {
             let read = timeout(CALL_TIMEOUT, self.stream.read(&mut bytes)).await;
             match read {
                 Err(_) => {
-                    return Err(Error::Timeout {
-                        side: self.side,
-                        address: self.address.clone(),
-                        after: CALL_TIMEOUT,
-                    });
+                    return Err(Error::Timeout { side: self.side, address: self.address.clone(), after: CALL_TIMEOUT });
                 }
                 Ok(Err(error)) => return Err(self.lost(error)),
                 Ok(Ok(0)) => return Err(self.lost(io::ErrorKind::UnexpectedEof.into())),

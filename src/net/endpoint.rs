@@ -104,12 +104,8 @@ impl Error {
             }
             Error::TooManyHosts => "a few seeds are enough: the cluster names the others",
             Error::Database(_) => "the path is the number of a database, as in redis://host:6379/2",
-            Error::Parameter(_) | Error::Cluster(_) => {
-                "the only parameter is ?cluster=true or ?cluster=false"
-            }
-            Error::Fragment => {
-                "is it part of a password? then percent-encode it (# is %23) and end it with @"
-            }
+            Error::Parameter(_) | Error::Cluster(_) => "the only parameter is ?cluster=true or ?cluster=false",
+            Error::Fragment => "is it part of a password? then percent-encode it (# is %23) and end it with @",
             Error::User => "percent-encode the UTF-8 form of the name",
             Error::NoPrimary => "write redis-sentinel://host:26379/NAME",
         }
@@ -162,11 +158,7 @@ impl Endpoint {
             "redis" | "valkey" => (false, false),
             "rediss" | "valkeys" => (true, false),
             "redis-sentinel" | "valkey-sentinel" => (false, true),
-            other
-                if other
-                    .bytes()
-                    .all(|b| b.is_ascii_alphanumeric() || b == b'-') =>
-            {
+            other if other.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-') => {
                 return Err(Error::Scheme(scheme.to_owned()));
             }
             _ => return Err(Error::NoScheme),
@@ -181,27 +173,12 @@ impl Endpoint {
         }
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
         let (hosts, path) = rest.split_once('/').unwrap_or((rest, ""));
-        let port = if sentinel {
-            SENTINEL_PORT_DEFAULT
-        } else {
-            PORT_DEFAULT
-        };
+        let port = if sentinel { SENTINEL_PORT_DEFAULT } else { PORT_DEFAULT };
         // The hosts first: in a URL that lacks its host, the rest may be a password.
         let hosts = parse_hosts(hosts, port)?;
-        let (database, sentinel) = if sentinel {
-            (None, Some(parse_primary(path)?))
-        } else {
-            (parse_database(path)?, None)
-        };
-        Ok(Endpoint {
-            tls,
-            hosts,
-            user,
-            password,
-            database,
-            cluster: parse_query(query)?,
-            sentinel,
-        })
+        let (database, sentinel) =
+            if sentinel { (None, Some(parse_primary(path)?)) } else { (parse_database(path)?, None) };
+        Ok(Endpoint { tls, hosts, user, password, database, cluster: parse_query(query)?, sentinel })
     }
 
     /// The hosts and ports alone: `h1:7000,h2:7001`.
@@ -248,9 +225,7 @@ pub fn parse_host_port(text: &str, port_default: u16) -> Result<HostPort, Error>
     };
     let (host, port) = if let Some(rest) = text.strip_prefix('[') {
         let (host, after) = rest.split_once(']').ok_or_else(bad_host)?;
-        let host = percent_decode_str(host)
-            .decode_utf8()
-            .map_err(|_| bad_host())?;
+        let host = percent_decode_str(host).decode_utf8().map_err(|_| bad_host())?;
         let (address, zone) = host.split_once('%').unwrap_or((&host, ""));
         let zone_ok = zone.chars().all(|c| c.is_ascii_alphanumeric());
         if address.parse::<Ipv6Addr>().is_err() || !zone_ok {
@@ -274,9 +249,7 @@ pub fn parse_host_port(text: &str, port_default: u16) -> Result<HostPort, Error>
     };
     let port = match port {
         None => port_default,
-        Some(port) => parse_number(port)
-            .filter(|p| *p > 0)
-            .ok_or_else(|| bad_port(port))?,
+        Some(port) => parse_number(port).filter(|p| *p > 0).ok_or_else(|| bad_port(port))?,
     };
     Ok(HostPort { host, port })
 }
@@ -294,9 +267,7 @@ fn parse_credentials(text: Option<&str>) -> Result<(Option<String>, Option<Secre
         return Ok((None, None));
     };
     let (user, password) = text.split_once(':').unwrap_or((text, ""));
-    let user = percent_decode_str(user)
-        .decode_utf8()
-        .map_err(|_| Error::User)?;
+    let user = percent_decode_str(user).decode_utf8().map_err(|_| Error::User)?;
     let password: Vec<u8> = percent_decode_str(password).collect();
     let user = (!user.is_empty()).then(|| user.into_owned());
     let password = (!password.is_empty()).then(|| Secret::new(password));
@@ -311,10 +282,7 @@ fn parse_hosts(text: &str, port_default: u16) -> Result<Vec<HostPort>, Error> {
     if hosts.len() > HOSTS_MAX {
         return Err(Error::TooManyHosts);
     }
-    hosts
-        .into_iter()
-        .map(|host| parse_host_port(host, port_default))
-        .collect()
+    hosts.into_iter().map(|host| parse_host_port(host, port_default)).collect()
 }
 
 fn parse_database(path: &str) -> Result<Option<u32>, Error> {
@@ -328,9 +296,7 @@ fn parse_database(path: &str) -> Result<Option<u32>, Error> {
 }
 
 fn parse_primary(path: &str) -> Result<String, Error> {
-    let name = percent_decode_str(path)
-        .decode_utf8()
-        .map_err(|_| Error::NoPrimary)?;
+    let name = percent_decode_str(path).decode_utf8().map_err(|_| Error::NoPrimary)?;
     if name.is_empty() || name.contains(char::is_control) {
         return Err(Error::NoPrimary);
     }
@@ -380,17 +346,9 @@ mod tests {
             ("valkey://h/3", false, "redis://h:6379/3"),
             ("valkeys://10.0.0.1/", true, "rediss://10.0.0.1:6379"),
             ("redis://[::1]", false, "redis://[::1]:6379"),
-            (
-                "redis://[fe80::1%25eth0]:7/0",
-                false,
-                "redis://[fe80::1%eth0]:7/0",
-            ),
+            ("redis://[fe80::1%25eth0]:7/0", false, "redis://[fe80::1%eth0]:7/0"),
             ("redis://a:1,b,[::2]:3", false, "redis://a:1,b:6379,[::2]:3"),
-            (
-                "redis-sentinel://a,b:9/my%20m",
-                false,
-                "redis-sentinel://a:26379,b:9/my m",
-            ),
+            ("redis-sentinel://a,b:9/my%20m", false, "redis-sentinel://a:26379,b:9/my m"),
             ("redis://u:p@h?cluster=false", false, "redis://u:***@h:6379"),
         ] {
             let endpoint = parse(text);
@@ -409,10 +367,7 @@ mod tests {
         let endpoint = parse("redis://a%40b:p@h");
         assert_eq!(endpoint.user.as_deref(), Some("a@b"));
         let endpoint = parse("redis://u@h");
-        assert_eq!(
-            (endpoint.user.as_deref(), &endpoint.password),
-            (Some("u"), &None)
-        );
+        assert_eq!((endpoint.user.as_deref(), &endpoint.password), (Some("u"), &None));
         let endpoint = parse("redis://:@h");
         assert_eq!((endpoint.user, endpoint.password), (None, None));
     }
@@ -452,19 +407,10 @@ mod tests {
 
     #[test]
     fn place_of_paths_is_a_file() {
-        for text in [
-            "dump.rdb",
-            "/var/a.aof",
-            "file:x",
-            "file:///x",
-            "/r/appendonlydir/",
-        ] {
+        for text in ["dump.rdb", "/var/a.aof", "file:x", "file:///x", "/r/appendonlydir/"] {
             assert!(matches!(Place::parse(text), Ok(Place::File(_))), "{text}");
         }
-        assert!(matches!(
-            Place::parse("redis://h.rdb"),
-            Ok(Place::Server(_))
-        ));
+        assert!(matches!(Place::parse("redis://h.rdb"), Ok(Place::Server(_))));
     }
 
     proptest! {

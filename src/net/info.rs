@@ -44,9 +44,7 @@ impl Info {
     /// Keys per database, in order.
     pub fn keyspace(&self) -> Vec<(u32, u64)> {
         let keys = |text: &str| text.strip_prefix("keys=")?.split(',').next()?.parse().ok();
-        let line = |(field, text): (&String, &String)| {
-            Some((field.strip_prefix("db")?.parse().ok()?, keys(text)?))
-        };
+        let line = |(field, text): (&String, &String)| Some((field.strip_prefix("db")?.parse().ok()?, keys(text)?));
         let mut all: Vec<(u32, u64)> = self.0.iter().filter_map(line).collect();
         all.sort_unstable();
         all

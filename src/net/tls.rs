@@ -7,13 +7,10 @@ use std::sync::Arc;
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use tokio_rustls::TlsConnector;
-use tokio_rustls::rustls::client::danger::{
-    HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier,
-};
+use tokio_rustls::rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use tokio_rustls::rustls::crypto::{CryptoProvider, ring};
 use tokio_rustls::rustls::{
-    self, AlertDescription, CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore,
-    SignatureScheme,
+    self, AlertDescription, CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme,
 };
 
 use super::Side;
@@ -43,25 +40,11 @@ impl TlsOptions {
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error("{side}: can't read {what} {}: {error}", path.display())]
-    Read {
-        side: Side,
-        what: &'static str,
-        path: PathBuf,
-        error: io::Error,
-    },
+    Read { side: Side, what: &'static str, path: PathBuf, error: io::Error },
     #[error("{side}: {} holds no {what} in PEM form: {why}", path.display())]
-    Pem {
-        side: Side,
-        what: &'static str,
-        path: PathBuf,
-        why: String,
-    },
+    Pem { side: Side, what: &'static str, path: PathBuf, why: String },
     #[error("{side}: the client certificate {} and its key don't work: {why}", path.display())]
-    Client {
-        side: Side,
-        path: PathBuf,
-        why: rustls::Error,
-    },
+    Client { side: Side, path: PathBuf, why: rustls::Error },
     #[error("{side}: the system has no CA certificates{why}")]
     NoSystemStore { side: Side, why: String },
     #[error("{side}: '{name}' can't be a certificate's name")]
@@ -71,35 +54,19 @@ pub enum Error {
     #[error("{side} {address}: its certificate was issued by a CA (issuer) that is not trusted")]
     Untrusted { side: Side, address: String },
     #[error("{side} {address}: its certificate is for another name: {why}")]
-    WrongName {
-        side: Side,
-        address: String,
-        why: String,
-    },
+    WrongName { side: Side, address: String, why: String },
     #[error("{side} {address}: its certificate was refused: {why}")]
-    BadCertificate {
-        side: Side,
-        address: String,
-        why: String,
-    },
+    BadCertificate { side: Side, address: String, why: String },
     #[error("{side} {address}: the server wants a client certificate, and none was given")]
     ClientCertificateRequired { side: Side, address: String },
     #[error("{side} {address}: the server refused our client certificate ({alert:?})")]
-    ClientCertificateRefused {
-        side: Side,
-        address: String,
-        alert: AlertDescription,
-    },
+    ClientCertificateRefused { side: Side, address: String, alert: AlertDescription },
     #[error("{side} {address}: the server doesn't speak TLS on this port")]
     NotTls { side: Side, address: String },
     #[error("{side} {address}: the server speaks TLS on this port, and was spoken to without")]
     WantsTls { side: Side, address: String },
     #[error("{side} {address}: TLS failed: {why}")]
-    Handshake {
-        side: Side,
-        address: String,
-        why: String,
-    },
+    Handshake { side: Side, address: String, why: String },
 }
 
 impl Error {
@@ -108,39 +75,32 @@ impl Error {
         match self {
             Error::Read { .. } => None,
             Error::Pem { .. } => Some("PEM files start with -----BEGIN ...-----".into()),
-            Error::Client { side, .. } => Some(format!(
-                "--{side}-key must be the unencrypted private key of --{side}-cert"
-            )),
-            Error::NoSystemStore { side, .. } => Some(format!(
-                "install the package ca-certificates, or give --{side}-cacert FILE"
-            )),
-            Error::Name { side, .. } => {
-                Some(format!("give --{side}-sni a host name or an IP address"))
+            Error::Client { side, .. } => {
+                Some(format!("--{side}-key must be the unencrypted private key of --{side}-cert"))
             }
+            Error::NoSystemStore { side, .. } => {
+                Some(format!("install the package ca-certificates, or give --{side}-cacert FILE"))
+            }
+            Error::Name { side, .. } => Some(format!("give --{side}-sni a host name or an IP address")),
             Error::Setup { .. } => None,
-            Error::Untrusted { side, .. } => Some(format!(
-                "give the CA that issued it with --{side}-cacert FILE"
-            )),
-            Error::WrongName { side, .. } => Some(format!(
-                "use that name in the URL, or give it with --{side}-sni NAME"
-            )),
-            Error::BadCertificate { side, .. } => Some(format!(
-                "renew the server's certificate (--{side}-insecure would take any)"
-            )),
-            Error::ClientCertificateRequired { side, .. }
-            | Error::ClientCertificateRefused { side, .. } => Some(format!(
-                "give one that the server trusts with --{side}-cert FILE and --{side}-key FILE"
-            )),
-            Error::NotTls { .. } => {
-                Some("write redis:// instead of rediss://, or use the server's TLS port".into())
+            Error::Untrusted { side, .. } => Some(format!("give the CA that issued it with --{side}-cacert FILE")),
+            Error::WrongName { side, .. } => {
+                Some(format!("use that name in the URL, or give it with --{side}-sni NAME"))
             }
+            Error::BadCertificate { side, .. } => {
+                Some(format!("renew the server's certificate (--{side}-insecure would take any)"))
+            }
+            Error::ClientCertificateRequired { side, .. } | Error::ClientCertificateRefused { side, .. } => {
+                Some(format!("give one that the server trusts with --{side}-cert FILE and --{side}-key FILE"))
+            }
+            Error::NotTls { .. } => Some("write redis:// instead of rediss://, or use the server's TLS port".into()),
             Error::WantsTls { .. } => {
                 Some("write rediss:// instead of redis://, or use the server's port without TLS".into())
             }
             // TLS 1.2 servers say no more than "handshake failure" when they miss a client certificate.
-            Error::Handshake { side, .. } => Some(format!(
-                "if the server wants a client certificate: --{side}-cert FILE and --{side}-key FILE"
-            )),
+            Error::Handshake { side, .. } => {
+                Some(format!("if the server wants a client certificate: --{side}-cert FILE and --{side}-key FILE"))
+            }
         }
     }
 }
@@ -158,20 +118,14 @@ pub fn connector(side: Side, options: &TlsOptions) -> Result<TlsConnector, Error
         .map_err(|why| Error::Setup { side, why })?;
     let builder = if options.insecure {
         tracing::warn!(%side, "insecure: the server's certificate is not verified");
-        builder
-            .dangerous()
-            .with_custom_certificate_verifier(Arc::new(AnyCertificate(provider)))
+        builder.dangerous().with_custom_certificate_verifier(Arc::new(AnyCertificate(provider)))
     } else {
         builder.with_root_certificates(roots(side, options.cacert.as_deref())?)
     };
     let config = match (&options.cert, &options.key) {
         (Some(cert), Some(key)) => builder
             .with_client_auth_cert(read_certificates(side, cert)?, read_key(side, key)?)
-            .map_err(|why| Error::Client {
-                side,
-                path: cert.clone(),
-                why,
-            })?,
+            .map_err(|why| Error::Client { side, path: cert.clone(), why })?,
         _ => builder.with_no_client_auth(),
     };
     Ok(TlsConnector::from(Arc::new(config)))
@@ -181,18 +135,11 @@ pub fn connector(side: Side, options: &TlsOptions) -> Result<TlsConnector, Error
 ///
 /// # Errors
 /// `Name` if neither a host name nor an IP address.
-pub fn server_name(
-    side: Side,
-    options: &TlsOptions,
-    host: &str,
-) -> Result<ServerName<'static>, Error> {
+pub fn server_name(side: Side, options: &TlsOptions, host: &str) -> Result<ServerName<'static>, Error> {
     let name = options.sni.as_deref().unwrap_or(host);
     // A certificate knows nothing of our interfaces.
     let name = name.split('%').next().unwrap_or(name);
-    ServerName::try_from(name.to_owned()).map_err(|_| Error::Name {
-        side,
-        name: name.to_owned(),
-    })
+    ServerName::try_from(name.to_owned()).map_err(|_| Error::Name { side, name: name.to_owned() })
 }
 
 /// Puts a failure of a TLS connection into words; `None` if TLS has nothing to do with it (a mere lost connection).
@@ -214,17 +161,9 @@ pub fn explain(side: Side, address: &str, error: &io::Error) -> Option<Error> {
             | AlertDescription::CertificateRevoked
             | AlertDescription::UnsupportedCertificate
             | AlertDescription::AccessDenied),
-        ) => Error::ClientCertificateRefused {
-            side,
-            address,
-            alert: *alert,
-        },
+        ) => Error::ClientCertificateRefused { side, address, alert: *alert },
         rustls::Error::InvalidMessage(_) => Error::NotTls { side, address },
-        why => Error::Handshake {
-            side,
-            address,
-            why: why.to_string(),
-        },
+        why => Error::Handshake { side, address, why: why.to_string() },
     })
 }
 
@@ -237,17 +176,9 @@ fn explain_certificate(side: Side, address: String, why: &CertificateError) -> E
     match why {
         CertificateError::UnknownIssuer => Error::Untrusted { side, address },
         CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
-            Error::WrongName {
-                side,
-                address,
-                why: why.to_string(),
-            }
+            Error::WrongName { side, address, why: why.to_string() }
         }
-        why => Error::BadCertificate {
-            side,
-            address,
-            why: why.to_string(),
-        },
+        why => Error::BadCertificate { side, address, why: why.to_string() },
     }
 }
 
@@ -269,10 +200,7 @@ fn roots(side: Side, cacert: Option<&Path>) -> Result<RootCertStore, Error> {
     store.add_parsable_certificates(found.certs);
     if store.is_empty() {
         let why = found.errors.first().map(|e| format!(": {e}"));
-        return Err(Error::NoSystemStore {
-            side,
-            why: why.unwrap_or_default(),
-        });
+        return Err(Error::NoSystemStore { side, why: why.unwrap_or_default() });
     }
     Ok(store)
 }
@@ -280,15 +208,9 @@ fn roots(side: Side, cacert: Option<&Path>) -> Result<RootCertStore, Error> {
 fn read_certificates(side: Side, path: &Path) -> Result<Vec<CertificateDer<'static>>, Error> {
     let what = "certificate";
     let bytes = read(side, what, path)?;
-    let bad = |why: String| Error::Pem {
-        side,
-        what,
-        path: path.to_owned(),
-        why,
-    };
-    let certificates: Vec<_> = CertificateDer::pem_slice_iter(&bytes)
-        .collect::<Result<_, _>>()
-        .map_err(|e| bad(e.to_string()))?;
+    let bad = |why: String| Error::Pem { side, what, path: path.to_owned(), why };
+    let certificates: Vec<_> =
+        CertificateDer::pem_slice_iter(&bytes).collect::<Result<_, _>>().map_err(|e| bad(e.to_string()))?;
     if certificates.is_empty() {
         return Err(bad("no section CERTIFICATE".into()));
     }
@@ -307,12 +229,7 @@ fn read_key(side: Side, path: &Path) -> Result<PrivateKeyDer<'static>, Error> {
 }
 
 fn read(side: Side, what: &'static str, path: &Path) -> Result<Vec<u8>, Error> {
-    std::fs::read(path).map_err(|error| Error::Read {
-        side,
-        what,
-        path: path.to_owned(),
-        error,
-    })
+    std::fs::read(path).map_err(|error| Error::Read { side, what, path: path.to_owned(), error })
 }
 
 /// Takes every certificate, but still checks that the server holds its key.

@@ -16,18 +16,11 @@ fn data(name: &str) -> PathBuf {
 }
 
 fn trusting(cacert: &str) -> TlsOptions {
-    TlsOptions {
-        cacert: Some(data(cacert)),
-        ..TlsOptions::default()
-    }
+    TlsOptions { cacert: Some(data(cacert)), ..TlsOptions::default() }
 }
 
 fn with_client_certificate(options: TlsOptions) -> TlsOptions {
-    TlsOptions {
-        cert: Some(data("client.pem")),
-        key: Some(data("client.key")),
-        ..options
-    }
+    TlsOptions { cert: Some(data("client.pem")), key: Some(data("client.key")), ..options }
 }
 
 /// A server that wants a client certificate or not.
@@ -70,8 +63,7 @@ async fn hear(options: &TlsOptions, host: &str, acceptor: TlsAcceptor) -> Result
     let _ = server.await;
     match heard {
         Ok(_) => Ok(()),
-        Err(error) => Err(explain(Side::Source, "h:1", &error)
-            .unwrap_or_else(|| panic!("not explained: {error:?}"))),
+        Err(error) => Err(explain(Side::Source, "h:1", &error).unwrap_or_else(|| panic!("not explained: {error:?}"))),
     }
 }
 
@@ -97,15 +89,9 @@ async fn handshake_with_a_trusted_server_works() {
 
 #[tokio::test]
 async fn handshake_with_sni_or_insecure_takes_another_name() {
-    let sni = TlsOptions {
-        sni: Some("localhost".into()),
-        ..trusting("ca.pem")
-    };
+    let sni = TlsOptions { sni: Some("localhost".into()), ..trusting("ca.pem") };
     assert!(hear(&sni, "10.0.0.1", acceptor(None, true)).await.is_ok());
-    let insecure = TlsOptions {
-        insecure: true,
-        ..TlsOptions::default()
-    };
+    let insecure = TlsOptions { insecure: true, ..TlsOptions::default() };
     for tls13 in [true, false] {
         let heard = hear(&insecure, "10.0.0.1", acceptor(None, tls13)).await;
         heard.unwrap_or_else(|e| panic!("{e}"));
@@ -115,36 +101,17 @@ async fn handshake_with_sni_or_insecure_takes_another_name() {
 #[tokio::test]
 async fn handshake_refused_says_whose_certificate_and_why() {
     for tls13 in [true, false] {
-        let said = refusal(
-            &trusting("other-ca.pem"),
-            "localhost",
-            acceptor(None, tls13),
-        )
-        .await;
-        assert!(
-            said.contains("source h:1: its certificate was issued by a CA"),
-            "{said}"
-        );
+        let said = refusal(&trusting("other-ca.pem"), "localhost", acceptor(None, tls13)).await;
+        assert!(said.contains("source h:1: its certificate was issued by a CA"), "{said}");
         assert!(said.contains("--source-cacert"), "{said}");
         let said = refusal(&trusting("ca.pem"), "10.0.0.1", acceptor(None, tls13)).await;
-        assert!(
-            said.contains("for another name") && said.contains("10.0.0.1"),
-            "{said}"
-        );
+        assert!(said.contains("for another name") && said.contains("10.0.0.1"), "{said}");
         assert!(said.contains("--source-sni"), "{said}");
-        let said = refusal(
-            &trusting("ca.pem"),
-            "localhost",
-            acceptor(Some("ca.pem"), tls13),
-        )
-        .await;
+        let said = refusal(&trusting("ca.pem"), "localhost", acceptor(Some("ca.pem"), tls13)).await;
         assert!(said.contains("client certificate"), "{said}");
         let options = with_client_certificate(trusting("ca.pem"));
         let said = refusal(&options, "localhost", acceptor(Some("other-ca.pem"), tls13)).await;
-        assert!(
-            said.contains("client certificate") && said.contains("--source-cert"),
-            "{said}"
-        );
+        assert!(said.contains("client certificate") && said.contains("--source-cert"), "{said}");
     }
 }
 
@@ -156,10 +123,7 @@ async fn handshake_with_a_plain_server_says_so() {
     let name = server_name(Side::Source, &TlsOptions::default(), "localhost").unwrap();
     let error = connector.connect(name, ours).await.unwrap_err();
     let said = explain(Side::Source, "h:1", &error).unwrap().to_string();
-    assert_eq!(
-        said,
-        "source h:1: the server doesn't speak TLS on this port"
-    );
+    assert_eq!(said, "source h:1: the server doesn't speak TLS on this port");
     assert!(explain(Side::Source, "h:1", &io::ErrorKind::UnexpectedEof.into()).is_none());
 }
 
@@ -170,27 +134,15 @@ fn connector_with_wrong_files_names_side_file_and_fault() {
         Err(error) => error.to_string(),
     };
     let text = said(trusting("nowhere.pem"));
-    assert!(
-        text.starts_with("target: can't read certificate ") && text.contains("nowhere.pem"),
-        "{text}"
-    );
+    assert!(text.starts_with("target: can't read certificate ") && text.contains("nowhere.pem"), "{text}");
     let text = said(trusting("README.md"));
-    assert!(
-        text.contains("README.md holds no certificate in PEM form"),
-        "{text}"
-    );
+    assert!(text.contains("README.md holds no certificate in PEM form"), "{text}");
     let text = said(trusting("client.key"));
     assert!(text.contains("client.key holds no certificate"), "{text}");
-    let swapped = TlsOptions {
-        key: Some(data("server.key")),
-        ..with_client_certificate(trusting("ca.pem"))
-    };
+    let swapped = TlsOptions { key: Some(data("server.key")), ..with_client_certificate(trusting("ca.pem")) };
     let text = said(swapped);
     assert!(text.contains("client.pem and its key don't work"), "{text}");
-    let no_key = TlsOptions {
-        key: Some(data("client.pem")),
-        ..with_client_certificate(trusting("ca.pem"))
-    };
+    let no_key = TlsOptions { key: Some(data("client.pem")), ..with_client_certificate(trusting("ca.pem")) };
     assert!(said(no_key).contains("client.pem holds no private key"));
 }
 
@@ -201,10 +153,7 @@ fn server_name_of_hosts_addresses_and_nonsense() {
         assert!(server_name(Side::Source, &options, host).is_ok(), "{host}");
     }
     let error = server_name(Side::Source, &options, "a b").unwrap_err();
-    assert_eq!(
-        error.to_string(),
-        "source: 'a b' can't be a certificate's name"
-    );
+    assert_eq!(error.to_string(), "source: 'a b' can't be a certificate's name");
 }
 
 #[test]

@@ -70,14 +70,7 @@ pub struct CopyKeys {
 
 impl CopyKeys {
     pub fn new(side: Side, asking: Asking, retry_for: Option<Duration>) -> Self {
-        CopyKeys {
-            side,
-            asking,
-            retry_for,
-            guards: Guards::default(),
-            suspects: HashSet::new(),
-            until: ReplOffset(0),
-        }
+        CopyKeys { side, asking, retry_for, guards: Guards::default(), suspects: HashSet::new(), until: ReplOffset(0) }
     }
 
     /// Forgets the guards that the stream has passed; true if any are left for a unit at `offset`.
@@ -202,10 +195,7 @@ impl CopyKeys {
     }
 
     /// Asks the source, again and again while it can't be reached and the session goes on.
-    fn retrying<T>(
-        &mut self,
-        mut ask: impl AsyncFnMut(&mut Side) -> Result<T, conn::Error>,
-    ) -> Result<T, CopyError> {
+    fn retrying<T>(&mut self, mut ask: impl AsyncFnMut(&mut Side) -> Result<T, conn::Error>) -> Result<T, CopyError> {
         let mut backoff = Backoff::new(self.retry_for);
         loop {
             let Some(answer) = self.asking.ask(ask(&mut self.side)) else {

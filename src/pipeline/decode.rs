@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::sync::mpsc;
 
-use super::copy_keys::{CopyKeys, CopyError};
+use super::copy_keys::{CopyError, CopyKeys};
 use super::feed::Feed;
 use super::learn::{AskError, Learner};
 use super::value::{self, ValueWriter};
@@ -50,11 +50,15 @@ pub enum Error {
     Stream { offset: ReplOffset, error: resp::command::Error },
     #[error("{error} (database {db}, offset {offset})")]
     Command { db: u32, offset: ReplOffset, error: commands::Error },
-    #[error("the source streams {command}, which neither keyferry nor the target knows (database {db}, offset {offset})")]
+    #[error(
+        "the source streams {command}, which neither keyferry nor the target knows (database {db}, offset {offset})"
+    )]
     UnknownCommand { command: String, db: u32, offset: ReplOffset },
     #[error("the source streams {command}, which keyferry can't route (database {db}, offset {offset}): {error}")]
     Learnt { command: String, db: u32, offset: ReplOffset, error: LearntError },
-    #[error("{command} may change keys that it doesn't name, so what of it is in scope can't be told (database {db}, offset {offset})")]
+    #[error(
+        "{command} may change keys that it doesn't name, so what of it is in scope can't be told (database {db}, offset {offset})"
+    )]
     OutOfScope { command: String, db: u32, offset: ReplOffset },
     #[error("the source writes to database {db}, but the target has no database {target_db} (offset {offset})")]
     NoDatabase { db: u32, target_db: u32, offset: ReplOffset },

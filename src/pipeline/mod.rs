@@ -128,9 +128,7 @@ impl Error {
                  --restart copies everything again"
                     .into(),
             ),
-            Error::NoSuchJob { .. } => {
-                Some("take the same source, target and --job that sync was started with".into())
-            }
+            Error::NoSuchJob { .. } => Some("take the same source, target and --job that sync was started with".into()),
             Error::SourceCluster { .. } | Error::Interrupted | Error::Lost(_) | Error::Runtime(_) => None,
             Error::FinishStopped => Some("the same command goes on from here, and so does sync".into()),
             Error::NotDrained { .. } => Some("look at the target, then start again".into()),

@@ -94,10 +94,9 @@ pub async fn prepare(
         _ => None,
     };
     if let Some(dir) = &job.spool_dir {
-        Spool::remove_stale(dir).map_err(|error| journal::Error::Write {
-            dir: dir.display().to_string(),
-            error: error.to_string(),
-        }).map_err(source::Error::from)?;
+        Spool::remove_stale(dir)
+            .map_err(|error| journal::Error::Write { dir: dir.display().to_string(), error: error.to_string() })
+            .map_err(source::Error::from)?;
     }
     let shard = status.add_shard(source.address.to_string());
     let source_keys = keys_in_scope(&source_info, &scope);
@@ -108,11 +107,7 @@ pub async fn prepare(
         owner,
         lanes,
         writer: ValueWriter::new(&found.info, footer_version, late_ms),
-        caps: TargetCaps {
-            valkey: found.info.is_valkey(),
-            version: found.info.version(),
-            expiry_late_ms: late_ms,
-        },
+        caps: TargetCaps { valkey: found.info.is_valkey(), version: found.info.version(), expiry_late_ms: late_ms },
         late_ms,
         source_keys,
         in_scope: exempt(in_scope, kept.clone()),
@@ -205,12 +200,7 @@ fn check_checkpoint(checkpoint: &Checkpoint, job: &Job, scope: &Scope, late_ms: 
 }
 
 /// Does with the command that stopped an earlier run what this one is told to.
-async fn take_up_stopped(
-    target: &Server,
-    id: &Identity,
-    job: &Job,
-    checkpoint: &mut Checkpoint,
-) -> Result<(), Error> {
+async fn take_up_stopped(target: &Server, id: &Identity, job: &Job, checkpoint: &mut Checkpoint) -> Result<(), Error> {
     let mut conn = connect::side(target, id).await?;
     let key = record::stopped_key(&id.job);
     let stopped = conn.ask(&[&b"GET"[..], &key]).await.map_err(target::Error::from)?;

@@ -24,7 +24,10 @@ pub enum End {
     /// It was told to.
     Stopped,
     /// The source can't go on with the stream and begins a full sync on this link.
-    FullSync { why: String, begun: Box<Joined> },
+    FullSync {
+        why: String,
+        begun: Box<Joined>,
+    },
     /// The source's history has forked behind what the target has: it may go on from the target's records.
     Forked,
     Failed(Error),
@@ -215,7 +218,9 @@ impl Receive {
     fn note(&self, position: u64, full: bool) {
         if full != self.full.swap(full, Ordering::Relaxed) {
             match full {
-                true => self.status.waiting("memory", "the memory budget is used up: the target is slower than the source"),
+                true => {
+                    self.status.waiting("memory", "the memory budget is used up: the target is slower than the source")
+                }
                 false => self.status.clear("memory"),
             }
         }

@@ -139,8 +139,10 @@ async fn ground(plan: &Plan, begin: Begin, generation: &mut u64, backoff: &mut B
         Begin::Full(Some(joined)) => (*joined, None),
         Begin::Full(None) => (receive::join(&plan.source, &plan.status, backoff, None).await?, None),
         Begin::Resume(following) => {
-            let resume = following.resume_point().map(|(replid, offset)| {
-                Resume { replid, offset, highest: following.highest() }
+            let resume = following.resume_point().map(|(replid, offset)| Resume {
+                replid,
+                offset,
+                highest: following.highest(),
             });
             (receive::join(&plan.source, &plan.status, backoff, resume).await?, Some(following))
         }
@@ -151,7 +153,10 @@ async fn ground(plan: &Plan, begin: Begin, generation: &mut u64, backoff: &mut B
     };
     if joined.full {
         if following.is_some() {
-            say_full_again(plan, "the source can't go on from where this job was: its backlog is too short, or it has another history");
+            say_full_again(
+                plan,
+                "the source can't go on from where this job was: its backlog is too short, or it has another history",
+            );
         }
         *generation += 1;
         let framing = receive::framing(&mut joined, &plan.status).await?;
@@ -223,7 +228,8 @@ fn start(plan: &Plan, ground: Ground) -> Result<Running, Error> {
         Some(following) => Standalone::resume(&plan.job.name, job.clone(), &following.records),
     };
     machine.set_careful(!plan.caps.valkey && plan.caps.version < SURE_MULTI);
-    let mut driver = Driver::new(driver_plan(plan, Arc::clone(&progress), following.is_some(), leftovers), machine, queue);
+    let mut driver =
+        Driver::new(driver_plan(plan, Arc::clone(&progress), following.is_some(), leftovers), machine, queue);
     let driver = tokio::spawn(async move { driver.run().await });
     let server = plan.target.clone();
     let replicas = tokio::spawn(async move { replicas::watch(&server, &*progress).await });

@@ -316,11 +316,9 @@ impl<'a> Stream<'a> {
             Verdict::Flush(databases) => self.flush(&databases),
             Verdict::Swap { a, b } => self.swap(a, b),
             Verdict::FlushSlot(_) => Err(self.cannot_send(command.spec)),
-            Verdict::Refuse => Err(Error::OutOfScope {
-                command: command.spec.name.to_string(),
-                db: self.db,
-                offset: self.offset,
-            }),
+            Verdict::Refuse => {
+                Err(Error::OutOfScope { command: command.spec.name.to_string(), db: self.db, offset: self.offset })
+            }
         }
     }
 

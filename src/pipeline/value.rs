@@ -5,8 +5,8 @@ use std::borrow::Cow;
 use crate::delivery::unit::LaneId;
 use crate::net::info::Info;
 use crate::rdb::opcode::{self, Project, Version};
-use crate::rdb::{Rewriter, Unsupported};
 use crate::rdb::{self, Key, Limits, RawValue, Restorer};
+use crate::rdb::{Rewriter, Unsupported};
 use crate::resp::encode;
 use crate::route::Router;
 
@@ -61,8 +61,7 @@ impl ValueWriter {
     /// # Errors
     /// When the value is damaged, or the target has no such type.
     pub fn copy(&self, router: &mut Router, lane: LaneId, db: u32, key: &Key<'_>) -> Result<(), Error> {
-        let attributes =
-            Attributes { expires_at_ms: self.late(key.expires_at_ms), idle_s: key.idle_s, freq: key.freq };
+        let attributes = Attributes { expires_at_ms: self.late(key.expires_at_ms), idle_s: key.idle_s, freq: key.freq };
         if let Some(text) = self.plain_string(&key.value, &attributes, key.meta) {
             router.copy(lane, db, |out| set(out, key.name, &text, attributes.expires_at_ms));
             return Ok(());

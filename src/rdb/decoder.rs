@@ -225,19 +225,9 @@ impl Decoder {
         let State::Undecided(walk) = &self.state else {
             return Ok(());
         };
-        let unpacker = Unpacker::new(
-            self.project,
-            walk.value_type,
-            &self.limits,
-            Lookup::File(&self.templates),
-        )
-        .map_err(|fault| {
-            Error::new(self.position(), fault).in_value(walk.value_type, Some(&self.name))
-        })?;
-        self.state = State::Streaming(Box::new(Streaming {
-            value_type: walk.value_type,
-            unpacker,
-        }));
+        let unpacker = Unpacker::new(self.project, walk.value_type, &self.limits, Lookup::File(&self.templates))
+            .map_err(|fault| Error::new(self.position(), fault).in_value(walk.value_type, Some(&self.name)))?;
+        self.state = State::Streaming(Box::new(Streaming { value_type: walk.value_type, unpacker }));
         Ok(())
     }
 
@@ -268,12 +258,8 @@ impl Decoder {
                 error.key = Some(escape_key(self.name_at(walk.name, self.start)));
                 error.offset += (walk.value_at + walk.walked) as u64;
             }
-            State::Undecided(walk) | State::Dropping(walk) => {
-                error = error.in_value(walk.value_type, Some(&self.name))
-            }
-            State::Streaming(streaming) => {
-                error = error.in_value(streaming.value_type, Some(&self.name))
-            }
+            State::Undecided(walk) | State::Dropping(walk) => error = error.in_value(walk.value_type, Some(&self.name)),
+            State::Streaming(streaming) => error = error.in_value(streaming.value_type, Some(&self.name)),
             State::Walk(walk) => error.offset += walk.walked as u64,
             _ => {}
         }
@@ -348,17 +334,9 @@ impl Decoder {
             return Err(Stop::More);
         }
         let (value, end) = (value_at..r.pos(), r.pos());
-        let (value_type, name, head, template) =
-            (walk.value_type, walk.name, walk.head, walk.skipper.template);
+        let (value_type, name, head, template) = (walk.value_type, walk.name, walk.head, walk.skipper.template);
         let template = self.template_of(value_type, value.clone(), template)?;
-        let found = KeyFound {
-            name,
-            from: self.start,
-            value,
-            value_type,
-            head,
-            template,
-        };
+        let found = KeyFound { name, from: self.start, value, value_type, head, template };
         self.start = end;
         self.state = State::Item;
         Ok(Some(Found::Key(found)))
@@ -375,10 +353,7 @@ impl Decoder {
         }
         self.start += walk.value_at;
         walk.value_at = 0;
-        let found = Found::Big {
-            value_type: walk.value_type,
-            head: walk.head,
-        };
+        let found = Found::Big { value_type: walk.value_type, head: walk.head };
         self.state = State::Undecided(walk);
         Some(found)
     }
@@ -416,11 +391,7 @@ impl Decoder {
         if self.version >= 5 {
             let stored = Reader::at(&self.buf, self.start).u64_be()?.swap_bytes();
             if stored != 0 && stored != self.crc {
-                return Err(Fault::BadCrc {
-                    stored,
-                    computed: self.crc,
-                }
-                .into());
+                return Err(Fault::BadCrc { stored, computed: self.crc }.into());
             }
             crc_checked = stored != 0;
             self.start += 8;
@@ -450,10 +421,7 @@ impl Decoder {
         match found {
             Found::Key(key) => Event::Key(self.key(key)),
             Found::Item(item) => self.item_event(item),
-            Found::Header => Event::Header {
-                project: self.project,
-                version: self.version,
-            },
+            Found::Header => Event::Header { project: self.project, version: self.version },
             Found::Big { value_type, head } => Event::BigKey(KeyHead {
                 name: &self.name,
                 value_type,
@@ -493,19 +461,11 @@ impl Decoder {
         self.template_bytes += size;
         let max = self.limits.template_bytes_max;
         if self.template_bytes > max {
-            return Err(Fault::TooLarge {
-                what: "the hash templates",
-                size: self.template_bytes,
-                max,
-            });
+            return Err(Fault::TooLarge { what: "the hash templates", size: self.template_bytes, max });
         }
         let (count, max) = (self.templates.len() as u64 + 1, self.limits.templates_max);
         if count > max {
-            return Err(Fault::TooLarge {
-                what: "the number of hash templates",
-                size: count,
-                max,
-            });
+            return Err(Fault::TooLarge { what: "the number of hash templates", size: count, max });
         }
         match self.templates.insert(id, Arc::new(template)) {
             None => Ok(()),

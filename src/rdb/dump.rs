@@ -61,17 +61,8 @@ fn take_apart<'a>(r: &mut Reader<'a>, footer_version: u16) -> Result<Verified<'a
         meta = Some(r.since(0));
         value_type = r.u8()?;
     }
-    let value = RawValue {
-        value_type,
-        bytes: r.rest(),
-        project,
-        template: None,
-    };
-    Ok(Verified {
-        meta,
-        value,
-        footer_version,
-    })
+    let value = RawValue { value_type, bytes: r.rest(), project, template: None };
+    Ok(Verified { meta, value, footer_version })
 }
 
 /// Returns what is before the footer, and the footer's version.
@@ -83,11 +74,7 @@ fn check_footer(payload: &[u8], allow_zero_crc: bool) -> Result<(&[u8], u16), Er
     if stored != 0 || !allow_zero_crc {
         let computed = crc64(0, summed);
         if stored != computed {
-            let fault = if stored == 0 {
-                Fault::NoCrc
-            } else {
-                Fault::BadCrc { stored, computed }
-            };
+            let fault = if stored == 0 { Fault::NoCrc } else { Fault::BadCrc { stored, computed } };
             return Err(Error::new(summed.len() as u64, fault));
         }
     }
@@ -150,30 +137,18 @@ pub struct Restorer {
 impl Restorer {
     /// `footer_version`: the version in the last 10 bytes of what DUMP answers for any key of the target.
     pub fn new(project: Project, version: Version, footer_version: u16) -> Self {
-        Restorer {
-            project,
-            version,
-            footer_version,
-            has_modules: false,
-            fields_late_ms: 0,
-        }
+        Restorer { project, version, footer_version, has_modules: false, fields_late_ms: 0 }
     }
 
     /// Says that the target has every module whose values it will get: Redis below 6.2 exits on others, so without this
     /// they are not restorable there. Later versions refuse them.
     pub fn with_modules(self) -> Self {
-        Restorer {
-            has_modules: true,
-            ..self
-        }
+        Restorer { has_modules: true, ..self }
     }
 
     /// Lets the fields of hashes that expire do so this much later than they do where the value comes from.
     pub fn with_fields_late(self, ms: i64) -> Self {
-        Restorer {
-            fields_late_ms: ms,
-            ..self
-        }
+        Restorer { fields_late_ms: ms, ..self }
     }
 
     /// Whether RESTORE takes a value of this type, made fit by [`Restorer::payload`] if need be.
@@ -186,13 +161,9 @@ impl Restorer {
             (_, opcode::HASH_TMPL_LP..=opcode::HASH_TMPL_ARRAY_REF) => true,
             (_, opcode::GCRA) => false,
             (_, opcode::MODULE_2) if self.exits_on_bad_payload() && !self.has_modules => false,
-            (Project::Valkey, opcode::HASH_22) => {
-                source == Project::Valkey && self.footer_version >= VALKEY_FOOTER_MIN
-            }
+            (Project::Valkey, opcode::HASH_22) => source == Project::Valkey && self.footer_version >= VALKEY_FOOTER_MIN,
             (Project::Valkey, _) => value_type <= COMMON_TYPE_MAX,
-            (Project::Redis, opcode::HASH_22) => {
-                source == Project::Redis && self.version >= (7, 4, 0)
-            }
+            (Project::Redis, opcode::HASH_22) => source == Project::Redis && self.version >= (7, 4, 0),
             (Project::Redis, _) => self.version >= restorable_since(value_type),
         }
     }
@@ -205,11 +176,7 @@ impl Restorer {
     /// # Errors
     /// Faults of values that must be looked into: all for Redis below 6.2, which would exit on them; template hashes for
     /// targets before 8.10; streams for those since 8.8; hashes whose fields are to expire later.
-    pub fn payload<'a>(
-        &self,
-        raw: &RawValue<'a>,
-        meta: Option<&'a [u8]>,
-    ) -> Result<Option<Payload<'a>>, Error> {
+    pub fn payload<'a>(&self, raw: &RawValue<'a>, meta: Option<&'a [u8]>) -> Result<Option<Payload<'a>>, Error> {
         if !self.restorable(raw.value_type, raw.project) || is_empty(raw) {
             return Ok(None);
         }
@@ -219,35 +186,19 @@ impl Restorer {
         let meta = meta.filter(|_| self.keeps_meta()).unwrap_or_default();
         let keep_templates = self.project == Project::Redis && self.version >= (8, 10, 0);
         let (value_type, head, body) = match raw.value_type {
-            opcode::HASH_TMPL_LP..=opcode::HASH_TMPL_ARRAY_REF if keep_templates => {
-                template::carry_names(raw)?
-            }
+            opcode::HASH_TMPL_LP..=opcode::HASH_TMPL_ARRAY_REF if keep_templates => template::carry_names(raw)?,
             opcode::HASH_TMPL_LP..=opcode::HASH_TMPL_ARRAY_REF => {
                 (opcode::HASH, &[][..], Cow::Owned(template::to_plain(raw)?))
             }
-            opcode::STREAM_2 | opcode::STREAM_3 | opcode::STREAM_4 | opcode::STREAM_5
-                if self.checks_entries_read() =>
-            {
-                (
-                    raw.value_type,
-                    &[][..],
-                    stream_patch::clamp_entries_read(raw)?,
-                )
+            opcode::STREAM_2 | opcode::STREAM_3 | opcode::STREAM_4 | opcode::STREAM_5 if self.checks_entries_read() => {
+                (raw.value_type, &[][..], stream_patch::clamp_entries_read(raw)?)
             }
-            value_type if self.fields_late_ms != 0 && field_expiry::has_times(value_type) => (
-                value_type,
-                &[][..],
-                field_expiry::shift(raw, self.fields_late_ms)?,
-            ),
+            value_type if self.fields_late_ms != 0 && field_expiry::has_times(value_type) => {
+                (value_type, &[][..], field_expiry::shift(raw, self.fields_late_ms)?)
+            }
             value_type => (value_type, &[][..], Cow::Borrowed(raw.bytes)),
         };
-        Ok(Some(Payload {
-            meta,
-            value_type,
-            head,
-            body,
-            footer_version: self.stamp(value_type),
-        }))
+        Ok(Some(Payload { meta, value_type, head, body, footer_version: self.stamp(value_type) }))
     }
 
     /// Whether the target keeps modules' metadata of keys.
@@ -289,11 +240,7 @@ impl Restorer {
     ///
     /// # Errors
     /// As for [`verify`], and when anything but libraries is in it.
-    pub fn restamp_functions(
-        &self,
-        payload: &[u8],
-        allow_zero_crc: bool,
-    ) -> Result<Option<Vec<u8>>, Error> {
+    pub fn restamp_functions(&self, payload: &[u8], allow_zero_crc: bool) -> Result<Option<Vec<u8>>, Error> {
         let (body, _) = check_footer(payload, allow_zero_crc)?;
         let mut r = Reader::new(body);
         while !r.rest().is_empty() {

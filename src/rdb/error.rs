@@ -35,12 +35,7 @@ impl fmt::Display for Place<'_> {
 
 impl Error {
     pub(super) fn new(offset: u64, fault: Fault) -> Self {
-        Error {
-            offset,
-            fault,
-            value_type: None,
-            key: None,
-        }
+        Error { offset, fault, value_type: None, key: None }
     }
 
     pub(super) fn in_value(mut self, value_type: u8, key: Option<&[u8]>) -> Self {
@@ -71,11 +66,7 @@ pub enum Fault {
     #[error("LZF: corrupt, or not the {claimed} bytes claimed")]
     LzfCorrupt { claimed: u64 },
     #[error("{what} of {size} is over the limit of {max}")]
-    TooLarge {
-        what: &'static str,
-        size: u64,
-        max: u64,
-    },
+    TooLarge { what: &'static str, size: u64, max: u64 },
     #[error("unknown opcode or value type {0}")]
     UnknownType(u8),
     #[error("opcode or value type {code} belongs to {product}, which is not supported")]
@@ -89,10 +80,7 @@ pub enum Fault {
     #[error("{0}")]
     Corrupt(&'static str),
     #[error("{what}: {reason}")]
-    BadPack {
-        what: &'static str,
-        reason: &'static str,
-    },
+    BadPack { what: &'static str, reason: &'static str },
     #[error("hash template {0} is not in the file")]
     UnknownTemplate(u64),
     #[error("hash template {0} is in the file twice")]

@@ -30,21 +30,13 @@ pub(super) enum Head {
 
 impl<'a> Reader<'a> {
     pub fn new(buf: &'a [u8]) -> Self {
-        Reader {
-            buf,
-            pos: 0,
-            mark: 0,
-        }
+        Reader { buf, pos: 0, mark: 0 }
     }
 
     /// Begins `pos` bytes into `buf`, which must not be longer than it.
     pub fn at(buf: &'a [u8], pos: usize) -> Self {
         assert!(pos <= buf.len(), "a reader begins inside its bytes");
-        Reader {
-            buf,
-            pos,
-            mark: pos,
-        }
+        Reader { buf, pos, mark: pos }
     }
 
     pub fn pos(&self) -> usize {
@@ -77,12 +69,8 @@ impl<'a> Reader<'a> {
 
     #[inline]
     pub fn take(&mut self, n: u64) -> Step<&'a [u8]> {
-        let end = usize::try_from(n)
-            .ok()
-            .and_then(|n| self.pos.checked_add(n));
-        let bytes = end
-            .and_then(|end| self.buf.get(self.pos..end))
-            .ok_or(Stop::More)?;
+        let end = usize::try_from(n).ok().and_then(|n| self.pos.checked_add(n));
+        let bytes = end.and_then(|end| self.buf.get(self.pos..end)).ok_or(Stop::More)?;
         self.pos += bytes.len();
         Ok(bytes)
     }
@@ -171,9 +159,7 @@ impl<'a> Reader<'a> {
                 check_max(n, max)?;
                 self.take(n).map(Cow::Borrowed)
             }
-            Head::Int(width) => self
-                .int(width)
-                .map(|n| Cow::Owned(n.to_string().into_bytes())),
+            Head::Int(width) => self.int(width).map(|n| Cow::Owned(n.to_string().into_bytes())),
             Head::Lzf { compressed, plain } => {
                 check_max(compressed.max(plain), max)?;
                 let packed = self.take(compressed)?;
@@ -210,11 +196,7 @@ impl Head {
 
 fn check_max(size: u64, max: u64) -> Result<(), Fault> {
     if size > max {
-        return Err(Fault::TooLarge {
-            what: "a string",
-            size,
-            max,
-        });
+        return Err(Fault::TooLarge { what: "a string", size, max });
     }
     Ok(())
 }
@@ -247,16 +229,7 @@ mod tests {
 
     #[test]
     fn len_written_at_every_edge_reads_back() {
-        for n in [
-            0,
-            63,
-            64,
-            0x3fff,
-            0x4000,
-            0xffff_ffff,
-            0x1_0000_0000,
-            u64::MAX,
-        ] {
+        for n in [0, 63, 64, 0x3fff, 0x4000, 0xffff_ffff, 0x1_0000_0000, u64::MAX] {
             let mut bytes = Vec::new();
             write_len(&mut bytes, n);
             assert_eq!(Reader::new(&bytes).len().unwrap(), n);
@@ -279,20 +252,15 @@ mod tests {
     fn string_over_the_limit_is_refused_before_its_bytes_came() {
         let mut bytes = Vec::new();
         write_len(&mut bytes, 11);
-        assert!(matches!(
-            Reader::new(&bytes).string(10),
-            Err(Stop::Fail(Fault::TooLarge { .. }))
-        ));
+        assert!(matches!(Reader::new(&bytes).string(10), Err(Stop::Fail(Fault::TooLarge { .. }))));
         assert!(matches!(Reader::new(&bytes).string(11), Err(Stop::More)));
     }
 
     #[test]
     fn string_of_each_integer_width_is_its_decimal_text() {
-        for (bytes, text) in [
-            (&[0xc0, 0xfb][..], "-5"),
-            (&[0xc1, 0xe8, 0x03], "1000"),
-            (&[0xc2, 0x60, 0x79, 0xfe, 0xff], "-100000"),
-        ] {
+        for (bytes, text) in
+            [(&[0xc0, 0xfb][..], "-5"), (&[0xc1, 0xe8, 0x03], "1000"), (&[0xc2, 0x60, 0x79, 0xfe, 0xff], "-100000")]
+        {
             assert_eq!(&*Reader::new(bytes).string(16).unwrap(), text.as_bytes());
         }
     }

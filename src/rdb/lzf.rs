@@ -12,10 +12,7 @@ const WINDOW_BYTES: usize = 8192;
 /// Refuses a claimed size that `compressed` bytes of LZF can't have, so that nobody allocates for it.
 pub(super) fn check_claim(compressed: u64, claimed: u64) -> Result<(), Fault> {
     if compressed.saturating_mul(RATIO_MAX) < claimed || (claimed == 0) != (compressed == 0) {
-        return Err(Fault::LzfClaim {
-            compressed,
-            claimed,
-        });
+        return Err(Fault::LzfClaim { compressed, claimed });
     }
     Ok(())
 }
@@ -52,12 +49,7 @@ pub(super) struct LzfStream {
 
 impl LzfStream {
     pub fn new(compressed: u64, plain: u64) -> Self {
-        LzfStream {
-            packed_left: compressed,
-            plain_left: plain,
-            claimed: plain,
-            window: Vec::new(),
-        }
+        LzfStream { packed_left: compressed, plain_left: plain, claimed: plain, window: Vec::new() }
     }
 
     pub fn is_done(&self) -> bool {
@@ -73,8 +65,7 @@ impl LzfStream {
         let mut work = std::mem::take(&mut self.window);
         let result = self.fill_after(r, &mut work, kept + size);
         let keep_from = work.len().saturating_sub(WINDOW_BYTES);
-        self.window
-            .extend_from_slice(work.get(keep_from..).unwrap_or_default());
+        self.window.extend_from_slice(work.get(keep_from..).unwrap_or_default());
         out.extend_from_slice(work.get(kept..).unwrap_or_default());
         result
     }
@@ -90,18 +81,10 @@ impl LzfStream {
                 }
                 Err(fail) => return Err(fail),
             }
-            let corrupt = Fault::LzfCorrupt {
-                claimed: self.claimed,
-            };
+            let corrupt = Fault::LzfCorrupt { claimed: self.claimed };
             let (read, made) = ((r.pos() - from) as u64, (out.len() - before) as u64);
-            self.packed_left = self
-                .packed_left
-                .checked_sub(read)
-                .ok_or_else(|| corrupt.clone())?;
-            self.plain_left = self
-                .plain_left
-                .checked_sub(made)
-                .ok_or_else(|| corrupt.clone())?;
+            self.packed_left = self.packed_left.checked_sub(read).ok_or_else(|| corrupt.clone())?;
+            self.plain_left = self.plain_left.checked_sub(made).ok_or_else(|| corrupt.clone())?;
             if (self.packed_left == 0) != (self.plain_left == 0) {
                 return Err(corrupt.into());
             }
@@ -122,9 +105,7 @@ impl LzfStream {
             len += usize::from(r.u8()?);
         }
         let back = ((control & 31) << 8) + usize::from(r.u8()?) + 1;
-        let corrupt = Fault::LzfCorrupt {
-            claimed: self.claimed,
-        };
+        let corrupt = Fault::LzfCorrupt { claimed: self.claimed };
         let from = out.len().checked_sub(back).ok_or(corrupt)?;
         for at in from..from + len + 2 {
             // Within bounds, as `at` follows the end of `out`; an overlap repeats what was just written.
@@ -142,14 +123,8 @@ mod tests {
     #[test]
     fn decompress_claim_over_88_times_is_refused_before_allocating() {
         assert!(decompress(&[0; 3], 264).is_err_and(|f| matches!(f, Fault::LzfCorrupt { .. })));
-        assert!(matches!(
-            decompress(&[0; 3], 265),
-            Err(Fault::LzfClaim { .. })
-        ));
-        assert!(matches!(
-            decompress(&[0; 3], u64::MAX),
-            Err(Fault::LzfClaim { .. })
-        ));
+        assert!(matches!(decompress(&[0; 3], 265), Err(Fault::LzfClaim { .. })));
+        assert!(matches!(decompress(&[0; 3], u64::MAX), Err(Fault::LzfClaim { .. })));
     }
 
     #[test]
@@ -160,12 +135,7 @@ mod tests {
             assert!(decompress(&packed, claimed).is_err(), "{claimed}");
             let mut stream = LzfStream::new(packed.len() as u64, claimed);
             let mut out = Vec::new();
-            assert!(
-                stream
-                    .fill(&mut Reader::new(&packed), &mut out, 1000)
-                    .is_err(),
-                "{claimed}"
-            );
+            assert!(stream.fill(&mut Reader::new(&packed), &mut out, 1000).is_err(), "{claimed}");
         }
     }
 

@@ -12,15 +12,7 @@
 //!
 //! The format: `opcode.rs` has every type's grammar, `skip.rs` walks it, `value/` decodes it.
 
-#![cfg_attr(
-    not(test),
-    deny(
-        clippy::indexing_slicing,
-        clippy::unwrap_used,
-        clippy::expect_used,
-        clippy::panic
-    )
-)]
+#![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
 mod crc;
 mod decoder;
@@ -42,11 +34,11 @@ pub use decoder::{Decoder, Event, Key, KeyHead, Limits, RawValue, Skipped};
 pub use dump::{Payload, Restorer, Verified, verify};
 pub use error::{Error, Fault};
 pub use lzf::decompress as lzf_decompress;
-pub use plain::plain_string;
 pub use opcode::{Project, Version, type_name};
+pub use plain::plain_string;
 pub use rewrite::{Rewriter, TargetCaps, Unsupported, check, commands};
 pub use skip::Template;
 pub use value::{
-    Array, Consumer, Group, HashField, Idempotency, IdmpRecord, Pending, Piece, Producer, Stream,
-    StreamEntry, StreamId, StreamMeta, Value, ZsetMember, decode, validate,
+    Array, Consumer, Group, HashField, Idempotency, IdmpRecord, Pending, Piece, Producer, Stream, StreamEntry,
+    StreamId, StreamMeta, Value, ZsetMember, decode, validate,
 };

@@ -91,9 +91,7 @@ pub(super) enum Op {
     ReferredValues,
 }
 
-use Op::{
-    Array, Fixed, Len, Module, Names, NamesAndValues, OldDouble, ReferredValues, Repeat, Str,
-};
+use Op::{Array, Fixed, Len, Module, Names, NamesAndValues, OldDouble, ReferredValues, Repeat, Str};
 
 /// A value type: its name in rdb.h and its bytes.
 #[derive(Debug)]
@@ -109,26 +107,16 @@ const CONSUMERS_3: Op = Repeat(&[Str, Fixed(16), Repeat(&[Fixed(16)])]);
 const GROUPS: Op = Repeat(&[Str, Len, Len, PENDING, CONSUMERS]);
 const GROUPS_2: Op = Repeat(&[Str, Len, Len, Len, PENDING, CONSUMERS]);
 const GROUPS_3: Op = Repeat(&[Str, Len, Len, Len, PENDING, CONSUMERS_3]);
-const GROUPS_5: Op = Repeat(&[
-    Str,
-    Len,
-    Len,
-    Len,
-    PENDING,
-    CONSUMERS_3,
-    Repeat(&[Fixed(16)]),
-]);
+const GROUPS_5: Op = Repeat(&[Str, Len, Len, Len, PENDING, CONSUMERS_3, Repeat(&[Fixed(16)])]);
 const PRODUCERS: Op = Repeat(&[Str, Repeat(&[Str, Len, Len])]);
 
 const STREAM_GRAMMAR: &[Op] = &[NODES, Len, Len, Len, GROUPS];
 const STREAM_2_GRAMMAR: &[Op] = &[NODES, Len, Len, Len, Len, Len, Len, Len, Len, GROUPS_2];
 const STREAM_3_GRAMMAR: &[Op] = &[NODES, Len, Len, Len, Len, Len, Len, Len, Len, GROUPS_3];
-const STREAM_4_GRAMMAR: &[Op] = &[
-    NODES, Len, Len, Len, Len, Len, Len, Len, Len, GROUPS_3, Len, Len, PRODUCERS, Len, Len,
-];
-const STREAM_5_GRAMMAR: &[Op] = &[
-    NODES, Len, Len, Len, Len, Len, Len, Len, Len, GROUPS_5, Len, Len, PRODUCERS, Len, Len,
-];
+const STREAM_4_GRAMMAR: &[Op] =
+    &[NODES, Len, Len, Len, Len, Len, Len, Len, Len, GROUPS_3, Len, Len, PRODUCERS, Len, Len];
+const STREAM_5_GRAMMAR: &[Op] =
+    &[NODES, Len, Len, Len, Len, Len, Len, Len, Len, GROUPS_5, Len, Len, PRODUCERS, Len, Len];
 
 pub(super) const KEY_META_GRAMMAR: &[Op] = &[Repeat(&[Fixed(4), Module])];
 pub(super) const MODULE_AUX_GRAMMAR: &[Op] = &[Len, Len, Len, Module];
@@ -177,10 +165,7 @@ static TYPES: [Option<TypeRow>; 34] = [
     row("GCRA", &[Len]),
 ];
 
-static VALKEY_HASH_2: TypeRow = TypeRow {
-    name: "HASH_2",
-    grammar: &[Repeat(&[Str, Str, Fixed(8)])],
-};
+static VALKEY_HASH_2: TypeRow = TypeRow { name: "HASH_2", grammar: &[Repeat(&[Str, Str, Fixed(8)])] };
 
 /// The row of a value type, or `None` if `project` has no such type or one that can't be skipped (6).
 pub(super) fn type_row(project: Project, value_type: u8) -> Option<&'static TypeRow> {

@@ -39,12 +39,7 @@ pub struct TargetCaps {
 
 impl TargetCaps {
     pub fn new(project: Project, version: Version) -> Self {
-        TargetCaps {
-            project,
-            version,
-            accept_loss: false,
-            fields_late_ms: 0,
-        }
+        TargetCaps { project, version, accept_loss: false, fields_late_ms: 0 }
     }
 
     /// Whether it has what this version of Redis brought; Valkey parted from Redis at 7.2.4.
@@ -81,9 +76,7 @@ pub enum Unsupported {
     Idempotency,
     #[error("a pending entry was deleted from the stream and can't be put back behind later ones")]
     DeletedPending,
-    #[error(
-        "an idempotence record's entry was deleted from the stream and can't be put back behind later ones"
-    )]
+    #[error("an idempotence record's entry was deleted from the stream and can't be put back behind later ones")]
     DeletedRecord,
 }
 
@@ -133,9 +126,7 @@ pub fn commands(
 pub fn check(value: &Value, target: &TargetCaps) -> Result<(), Unsupported> {
     match value {
         Value::String(_) | Value::List(_) | Value::Set(_) | Value::Zset(_) => Ok(()),
-        Value::Hash(fields) => fields
-            .iter()
-            .try_for_each(|field| field_expiry(field, target).map(|_| ())),
+        Value::Hash(fields) => fields.iter().try_for_each(|field| field_expiry(field, target).map(|_| ())),
         Value::Stream(stream) => stream::check(stream, target),
         Value::Array(_) if target.has((8, 8, 0)) => Ok(()),
         Value::Array(_) => Err(Unsupported::Type("array")),
@@ -151,11 +142,7 @@ fn field_expiry(field: &HashField, target: &TargetCaps) -> Result<Option<i64>, U
         Some(ms) if ms >= FIELD_EXPIRY_END => Unsupported::FieldExpiryTooLate(ms),
         Some(ms) => return Ok(Some(late_field(ms, target.fields_late_ms, target.project))),
     };
-    if target.accept_loss {
-        Ok(None)
-    } else {
-        Err(problem)
-    }
+    if target.accept_loss { Ok(None) } else { Err(problem) }
 }
 
 /// Writes one key piece by piece, for a value that is never in memory whole.
@@ -175,13 +162,7 @@ pub struct Rewriter {
 
 impl Rewriter {
     pub fn new(key: &[u8], expires_at_ms: Option<i64>, target: TargetCaps) -> Self {
-        Rewriter {
-            key: key.to_vec(),
-            expires_at_ms,
-            target,
-            begun: false,
-            stream: StreamWriter::new(key, target),
-        }
+        Rewriter { key: key.to_vec(), expires_at_ms, target, begun: false, stream: StreamWriter::new(key, target) }
     }
 
     /// Writes the commands for the next piece; before the first one, the command that deletes the key.
@@ -213,20 +194,13 @@ impl Rewriter {
     pub fn finish(&mut self, out: &mut Out<'_>) {
         self.begin(out);
         if let Some(ms) = self.expires_at_ms {
-            Command::new(b"PEXPIREAT")
-                .arg(&self.key)
-                .owned(number(ms))
-                .emit(out);
+            Command::new(b"PEXPIREAT").arg(&self.key).owned(number(ms)).emit(out);
         }
     }
 
     fn begin(&mut self, out: &mut Out<'_>) {
         if !std::mem::replace(&mut self.begun, true) {
-            let command: &[u8] = if self.target.has((4, 0, 0)) {
-                b"UNLINK"
-            } else {
-                b"DEL"
-            };
+            let command: &[u8] = if self.target.has((4, 0, 0)) { b"UNLINK" } else { b"DEL" };
             Command::new(command).arg(&self.key).emit(out);
         }
     }
@@ -265,11 +239,7 @@ impl Rewriter {
     }
 
     fn hash(&self, fields: &[HashField], out: &mut Out<'_>) -> Result<(), Unsupported> {
-        let name: &[u8] = if self.target.has((4, 0, 0)) {
-            b"HSET"
-        } else {
-            b"HMSET"
-        };
+        let name: &[u8] = if self.target.has((4, 0, 0)) { b"HSET" } else { b"HMSET" };
         for chunk in chunks(fields, |f| f.field.len() + f.value.len()) {
             let mut command = Command::new(name).arg(&self.key);
             let mut expiring: BTreeMap<i64, Vec<&[u8]>> = BTreeMap::new();
@@ -282,11 +252,7 @@ impl Rewriter {
             command.emit(out);
             for (ms, names) in expiring {
                 let command = Command::new(b"HPEXPIREAT").arg(&self.key).owned(number(ms));
-                command
-                    .arg(b"FIELDS")
-                    .owned(number(names.len()))
-                    .args(&names)
-                    .emit(out);
+                command.arg(b"FIELDS").owned(number(names.len())).args(&names).emit(out);
             }
         }
         Ok(())
@@ -305,10 +271,7 @@ impl Rewriter {
     /// ARSEEK takes the index that is written next.
     fn cursor(&self, cursor: u64, out: &mut Out<'_>) {
         let next = cursor.saturating_add(1);
-        Command::new(b"ARSEEK")
-            .arg(&self.key)
-            .owned(number(next))
-            .emit(out);
+        Command::new(b"ARSEEK").arg(&self.key).owned(number(next)).emit(out);
     }
 }
 

@@ -44,9 +44,7 @@ pub(super) fn check_fields(fields: &[Vec<u8>]) -> Result<(), Fault> {
     }
     let ascending = |a: &Vec<u8>, b: &Vec<u8>| (a.len(), a) < (b.len(), b);
     if !fields.is_sorted_by(ascending) {
-        return Err(Fault::Corrupt(
-            "a hash template's fields are not in ascending order",
-        ));
+        return Err(Fault::Corrupt("a hash template's fields are not in ascending order"));
     }
     Ok(())
 }
@@ -62,11 +60,7 @@ struct Frame {
     left: u64,
 }
 
-const NO_FRAME: Frame = Frame {
-    ops: &[],
-    at: 0,
-    left: 0,
-};
+const NO_FRAME: Frame = Frame { ops: &[], at: 0, left: 0 };
 const ONE_STRING: &[Op] = &[Op::Str];
 const ONE_ITEM: &[Op] = &[Op::ArrayItem];
 
@@ -88,18 +82,9 @@ impl Skipper {
     pub fn new(grammar: &'static [Op]) -> Self {
         let mut frames = [NO_FRAME; DEPTH_MAX];
         if let Some(first) = frames.first_mut() {
-            *first = Frame {
-                ops: grammar,
-                at: 0,
-                left: 1,
-            };
+            *first = Frame { ops: grammar, at: 0, left: 1 };
         }
-        Skipper {
-            frames,
-            depth: 1,
-            bytes_left: 0,
-            template: None,
-        }
+        Skipper { frames, depth: 1, bytes_left: 0, template: None }
     }
 
     /// Bytes that certainly follow those that were passed.
@@ -117,11 +102,7 @@ impl Skipper {
                     return Err(Stop::More);
                 }
             }
-            let Some(frame) = self
-                .depth
-                .checked_sub(1)
-                .and_then(|top| self.frames.get_mut(top))
-            else {
+            let Some(frame) = self.depth.checked_sub(1).and_then(|top| self.frames.get_mut(top)) else {
                 return Ok(());
             };
             let Some(&op) = frame.ops.get(frame.at) else {
@@ -133,12 +114,7 @@ impl Skipper {
                 continue;
             };
             match step(op, r, templates) {
-                Ok(Next {
-                    bytes,
-                    stay,
-                    repeat,
-                    template,
-                }) => {
+                Ok(Next { bytes, stay, repeat, template }) => {
                     r.commit();
                     self.bytes_left = bytes;
                     frame.at += usize::from(!stay);
@@ -176,36 +152,19 @@ struct Next {
     template: Option<u64>,
 }
 
-const DONE: Next = Next {
-    bytes: 0,
-    stay: false,
-    repeat: None,
-    template: None,
-};
+const DONE: Next = Next { bytes: 0, stay: false, repeat: None, template: None };
 
 /// Reads the head of `op`.
 #[inline]
 fn step(op: Op, r: &mut Reader<'_>, templates: &Templates) -> Step<Next> {
     match op {
-        Op::Str => Ok(Next {
-            bytes: r.head()?.payload_bytes(),
-            ..DONE
-        }),
+        Op::Str => Ok(Next { bytes: r.head()?.payload_bytes(), ..DONE }),
         Op::Len => r.len().map(|_| DONE),
-        Op::Fixed(n) => Ok(Next {
-            bytes: u64::from(n),
-            ..DONE
-        }),
-        Op::Repeat(ops) => Ok(Next {
-            repeat: Some((ops, r.len()?)),
-            ..DONE
-        }),
+        Op::Fixed(n) => Ok(Next { bytes: u64::from(n), ..DONE }),
+        Op::Repeat(ops) => Ok(Next { repeat: Some((ops, r.len()?)), ..DONE }),
         Op::OldDouble => match r.u8()? {
             253..=255 => Ok(DONE),
-            n => Ok(Next {
-                bytes: u64::from(n),
-                ..DONE
-            }),
+            n => Ok(Next { bytes: u64::from(n), ..DONE }),
         },
         Op::Module => module_step(r),
         Op::Array => {
@@ -215,35 +174,22 @@ fn step(op: Op, r: &mut Reader<'_>, templates: &Templates) -> Step<Next> {
                 1 => _ = r.len()?,
                 _ => return Err(Fault::Corrupt("an array's cursor flag is neither 0 nor 1").into()),
             }
-            Ok(Next {
-                repeat: Some((ONE_ITEM, count)),
-                ..DONE
-            })
+            Ok(Next { repeat: Some((ONE_ITEM, count)), ..DONE })
         }
         Op::ArrayItem => {
             r.len()?;
             match r.len()? {
-                0 | 3 => Ok(Next {
-                    bytes: r.head()?.payload_bytes(),
-                    ..DONE
-                }),
+                0 | 3 => Ok(Next { bytes: r.head()?.payload_bytes(), ..DONE }),
                 1 | 2 => Ok(Next { bytes: 8, ..DONE }),
                 _ => Err(Fault::Corrupt("an array element's tag is above 3").into()),
             }
         }
         Op::Names => pass_names(r).map(|_| DONE),
-        Op::NamesAndValues => Ok(Next {
-            repeat: Some((ONE_STRING, pass_names(r)?)),
-            ..DONE
-        }),
+        Op::NamesAndValues => Ok(Next { repeat: Some((ONE_STRING, pass_names(r)?)), ..DONE }),
         Op::ReferredValues => {
             let id = r.len()?;
             let template = templates.get(&id).ok_or(Fault::UnknownTemplate(id))?;
-            Ok(Next {
-                repeat: Some((ONE_STRING, template.fields.len() as u64)),
-                template: Some(id),
-                ..DONE
-            })
+            Ok(Next { repeat: Some((ONE_STRING, template.fields.len() as u64)), template: Some(id), ..DONE })
         }
     }
 }
@@ -260,11 +206,7 @@ fn module_step(r: &mut Reader<'_>) -> Step<Next> {
         5 => r.head()?.payload_bytes(),
         other => return Err(Fault::BadModuleOpcode(other).into()),
     };
-    Ok(Next {
-        bytes,
-        stay: true,
-        ..DONE
-    })
+    Ok(Next { bytes, stay: true, ..DONE })
 }
 
 /// Passes a template hash's names, which must be here whole; returns how many there are.
@@ -285,12 +227,7 @@ fn pass_names(r: &mut Reader<'_>) -> Step<u64> {
                 r.pass_string()?;
                 let size = (r.pos() - from) as u64;
                 if size > NAMES_BYTES_MAX {
-                    return Err(Fault::TooLarge {
-                        what: "a hash's field names",
-                        size,
-                        max: NAMES_BYTES_MAX,
-                    }
-                    .into());
+                    return Err(Fault::TooLarge { what: "a hash's field names", size, max: NAMES_BYTES_MAX }.into());
                 }
             }
             Ok(n)

@@ -19,8 +19,7 @@ pub use hash::HashField;
 pub use pieces::Piece;
 pub(super) use pieces::{Lookup, Unpacker};
 pub use stream::{
-    Consumer, Group, Idempotency, IdmpRecord, Pending, Producer, Stream, StreamEntry, StreamId,
-    StreamMeta,
+    Consumer, Group, Idempotency, IdmpRecord, Pending, Producer, Stream, StreamEntry, StreamId, StreamMeta,
 };
 pub use zset::ZsetMember;
 
@@ -61,9 +60,7 @@ impl Value {
             Value::Zset(members) => members.is_empty(),
             Value::Hash(fields) => fields.is_empty(),
             Value::Array(array) => array.items.is_empty(),
-            Value::String(_) | Value::Stream(_) | Value::Module { .. } | Value::Gcra { .. } => {
-                false
-            }
+            Value::String(_) | Value::Stream(_) | Value::Module { .. } | Value::Gcra { .. } => false,
         }
     }
 
@@ -89,12 +86,10 @@ impl Value {
 /// Every fault of its bytes, with the offset from the value's start; the same element twice among them.
 pub fn decode(raw: &RawValue<'_>, limits: &Limits) -> Result<Value, Error> {
     let mut r = Reader::new(raw.bytes);
-    let result = decode_from(&mut r, raw, limits)
-        .map_err(Stop::at_end)
-        .and_then(|value| match r.rest().len() as u64 {
-            0 => Ok(value),
-            left => Err(Fault::TrailingBytes(left)),
-        });
+    let result = decode_from(&mut r, raw, limits).map_err(Stop::at_end).and_then(|value| match r.rest().len() as u64 {
+        0 => Ok(value),
+        left => Err(Fault::TrailingBytes(left)),
+    });
     result.map_err(|fault| Error::new(r.pos() as u64, fault).in_value(raw.value_type, None))
 }
 
@@ -111,27 +106,21 @@ pub fn validate(raw: &RawValue<'_>, limits: &Limits) -> Result<(), Error> {
 fn decode_from(r: &mut Reader<'_>, raw: &RawValue<'_>, limits: &Limits) -> Result<Value, Stop> {
     match raw.value_type {
         opcode::STRING => {
-            return Ok(Value::String(
-                r.string(limits.element_bytes_max)?.into_owned(),
-            ));
+            return Ok(Value::String(r.string(limits.element_bytes_max)?.into_owned()));
         }
         opcode::MODULE_2 => {
             let id = Reader::new(raw.bytes).len()?;
-            let row =
-                type_row(raw.project, raw.value_type).ok_or(Fault::UnknownType(raw.value_type))?;
+            let row = type_row(raw.project, raw.value_type).ok_or(Fault::UnknownType(raw.value_type))?;
             Skipper::new(row.grammar).run(r, &Templates::new())?;
             return Ok(Value::Module { id });
         }
         opcode::GCRA if type_row(raw.project, raw.value_type).is_some() => {
-            return Ok(Value::Gcra {
-                arrives_at_us: r.len()?,
-            });
+            return Ok(Value::Gcra { arrives_at_us: r.len()? });
         }
         _ => {}
     }
     let lookup = raw.template.map_or(Lookup::None, Lookup::One);
-    let mut unpacker =
-        Unpacker::new(raw.project, raw.value_type, limits, lookup)?.with_budget(Budget::UNLIMITED);
+    let mut unpacker = Unpacker::new(raw.project, raw.value_type, limits, lookup)?.with_budget(Budget::UNLIMITED);
     let mut value = unpacker.empty_value();
     while let Some(piece) = unpacker.piece(r)? {
         piece.add_to(&mut value);

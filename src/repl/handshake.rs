@@ -6,11 +6,8 @@ const ANNOUNCED_VERSION: &[u8] = b"9.1.0";
 /// The commands between AUTH and PSYNC, in order. Each is answered before the next is sent.
 ///
 /// No `rdb-channel-repl`, `dual-channel`, `compression` or `rdb-no-checksum`: see the reference on what they change.
-pub const STEPS: [&[&[u8]]; 3] = [
-    &[b"PING"],
-    &[b"REPLCONF", b"version", ANNOUNCED_VERSION],
-    &[b"REPLCONF", b"capa", b"eof", b"capa", b"psync2"],
-];
+pub const STEPS: [&[&[u8]]; 3] =
+    [&[b"PING"], &[b"REPLCONF", b"version", ANNOUNCED_VERSION], &[b"REPLCONF", b"capa", b"eof", b"capa", b"psync2"]];
 
 /// What an error answer to one of the [`STEPS`] means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

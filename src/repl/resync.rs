@@ -141,15 +141,9 @@ mod tests {
     fn psync_answer_of_every_kind() {
         let replid = ReplId::parse(ID.as_bytes()).unwrap();
         let full = format!("+FULLRESYNC {ID} 1234");
-        assert_eq!(
-            psync_answer(full.as_bytes()),
-            PsyncAnswer::FullResync { replid, offset: ReplOffset(1234) }
-        );
+        assert_eq!(psync_answer(full.as_bytes()), PsyncAnswer::FullResync { replid, offset: ReplOffset(1234) });
         assert_eq!(psync_answer(b"+CONTINUE"), PsyncAnswer::Continue { replid: None });
-        assert_eq!(
-            psync_answer(format!("+CONTINUE {ID}").as_bytes()),
-            PsyncAnswer::Continue { replid: Some(replid) }
-        );
+        assert_eq!(psync_answer(format!("+CONTINUE {ID}").as_bytes()), PsyncAnswer::Continue { replid: Some(replid) });
         for later in [
             "-NOMASTERLINK Can't SYNC while not connected with my master",
             "-ERR Can't SYNC while not connected with my master",

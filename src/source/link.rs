@@ -43,7 +43,6 @@ pub struct Link {
     unread: std::ops::Range<usize>,
 }
 
-
 impl Link {
     /// Joins `server` as a replica; asks to go on behind `resume`, where there is one.
     ///
@@ -59,9 +58,7 @@ impl Link {
         let line = link.line().await?;
         let address = link.conn.address().to_owned();
         match psync_answer(&line) {
-            PsyncAnswer::FullResync { replid, offset } => {
-                Ok((link, Start::Full { replid: Some(replid), offset }))
-            }
+            PsyncAnswer::FullResync { replid, offset } => Ok((link, Start::Full { replid: Some(replid), offset })),
             PsyncAnswer::Continue { replid } => match replid.or(resume.map(|(id, _)| id)) {
                 Some(replid) => Ok((link, Start::Partial { replid })),
                 None => Err(Error::Unknown { address, words: "+CONTINUE to a first PSYNC".into() }),

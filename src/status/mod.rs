@@ -49,16 +49,10 @@ impl Phase {
     }
 
     fn from_u8(number: u8) -> Phase {
-        [
-            Phase::Connecting,
-            Phase::Copying,
-            Phase::Following,
-            Phase::Settling,
-            Phase::Waiting,
-        ]
-        .into_iter()
-        .find(|phase| *phase as u8 == number)
-        .unwrap_or(Phase::Stopped)
+        [Phase::Connecting, Phase::Copying, Phase::Following, Phase::Settling, Phase::Waiting]
+            .into_iter()
+            .find(|phase| *phase as u8 == number)
+            .unwrap_or(Phase::Stopped)
     }
 }
 
@@ -209,9 +203,7 @@ impl Status {
     /// Blocks its thread: not for async code.
     pub fn wait_for_news(&self, seen: u64, timeout: Duration) -> u64 {
         let news = lock(&self.news);
-        let waited = self
-            .news_came
-            .wait_timeout_while(news, timeout, |news| news.version == seen);
+        let waited = self.news_came.wait_timeout_while(news, timeout, |news| news.version == seen);
         let (news, _) = waited.unwrap_or_else(PoisonError::into_inner);
         news.version
     }
@@ -223,11 +215,7 @@ impl Status {
             *count += 1;
             return;
         }
-        let kind = if errors.len() < ERROR_KINDS_MAX {
-            kind
-        } else {
-            "other"
-        };
+        let kind = if errors.len() < ERROR_KINDS_MAX { kind } else { "other" };
         *errors.entry(kind.to_owned()).or_default() += 1;
     }
 
@@ -284,11 +272,7 @@ impl Status {
         let stage = self.phase();
         Snapshot {
             job: self.job.clone(),
-            phase: if waits.is_empty() {
-                stage
-            } else {
-                Phase::Waiting
-            },
+            phase: if waits.is_empty() { stage } else { Phase::Waiting },
             stage,
             elapsed: now.saturating_duration_since(self.started),
             lag: Lag {

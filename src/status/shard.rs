@@ -93,11 +93,7 @@ impl Shard {
             received,
             applied,
             lag_bytes,
-            lag_seconds: if lag_bytes == 0 {
-                0.0
-            } else {
-                age.unwrap_or(0.0)
-            },
+            lag_seconds: if lag_bytes == 0 { 0.0 } else { age.unwrap_or(0.0) },
         }
     }
 }
@@ -182,10 +178,7 @@ mod tests {
         shard.set_received_at(ReplOffset(200), start);
         shard.set_applied(ReplOffset(200));
         shard.set_received_at(ReplOffset(201), start + Duration::from_millis(1));
-        assert_eq!(
-            shard.read(start + Duration::from_millis(3)).lag_seconds,
-            0.002
-        );
+        assert_eq!(shard.read(start + Duration::from_millis(3)).lag_seconds, 0.002);
     }
 
     #[test]

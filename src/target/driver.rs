@@ -605,11 +605,7 @@ impl Driver {
     }
 
     /// Wakes the task when the next refused lane may send again, or the rate allows more.
-    fn set_timer(
-        &mut self,
-        cx: &mut Context<'_>,
-        timer: &mut std::pin::Pin<Box<Sleep>>,
-    ) -> Poll<Result<Exit, Error>> {
+    fn set_timer(&mut self, cx: &mut Context<'_>, timer: &mut std::pin::Pin<Box<Sleep>>) -> Poll<Result<Exit, Error>> {
         let resume = self.lanes.iter().filter_map(|io| io.resume_at).min();
         let next = resume.into_iter().chain(self.tokens.next()).min();
         if let Some(at) = next {
@@ -633,10 +629,8 @@ impl Driver {
                 false => self.plan.status.clear(PLACE),
             }
         }
-        (longest > SILENCE_MAX).then(|| Error::Silent {
-            address: self.plan.server.address.to_string(),
-            seconds: SILENCE_MAX.as_secs(),
-        })
+        (longest > SILENCE_MAX)
+            .then(|| Error::Silent { address: self.plan.server.address.to_string(), seconds: SILENCE_MAX.as_secs() })
     }
 
     fn out_of_step(&self) -> Error {

@@ -67,20 +67,10 @@ pub enum Verdict {
 /// Whether `me` may take a job whose lease is `lease`.
 ///
 /// Whom it's taken from is killed afterwards: the lease only keeps two that live from killing each other in turns.
-pub fn may_take(
-    lease: Option<&Lease>,
-    me: &Lease,
-    holder: Holder,
-    seen: Seen,
-    takeover: bool,
-) -> Verdict {
+pub fn may_take(lease: Option<&Lease>, me: &Lease, holder: Holder, seen: Seen, takeover: bool) -> Verdict {
     let Some(lease) = lease else {
         let settled = !seen.connected || takeover || seen.unchanged >= LINGER_MAX;
-        return if settled {
-            Verdict::Take
-        } else {
-            Verdict::Wait
-        };
+        return if settled { Verdict::Take } else { Verdict::Wait };
     };
     if takeover || lease.token == me.token {
         return Verdict::Take;
@@ -157,9 +147,7 @@ impl Lease {
     /// Whether process ids mean the same to the holder as to the process of `me`.
     fn is_neighbour(&self, me: &Lease) -> bool {
         let known = [&self.host, &self.boot, &self.pid_space];
-        known.iter().all(|word| !word.is_empty())
-            && known == [&me.host, &me.boot, &me.pid_space]
-            && self.started != 0
+        known.iter().all(|word| !word.is_empty()) && known == [&me.host, &me.boot, &me.pid_space] && self.started != 0
     }
 
     /// What the line in `/proc/<pid>/stat` says of the holder.
@@ -199,20 +187,14 @@ mod tests {
     }
 
     fn seen(connected: bool, ms: u64) -> Seen {
-        Seen {
-            connected,
-            unchanged: Duration::from_millis(ms),
-        }
+        Seen { connected, unchanged: Duration::from_millis(ms) }
     }
 
     #[test]
     fn lease_round_trips_and_bad_text_is_a_lease_of_nobody_known() {
         let lease = lease("t1");
         assert_eq!(Lease::parse(lease.encode().as_bytes()), lease);
-        let odd = Lease {
-            host: word("a b=c\n"),
-            ..lease
-        };
+        let odd = Lease { host: word("a b=c\n"), ..lease };
         assert_eq!(odd.host, "a_b_c");
         assert_eq!(Lease::parse(odd.encode().as_bytes()), odd);
         assert_eq!(Lease::parse(b"\xff pid=x kf9"), Lease::default());
@@ -248,27 +230,14 @@ mod tests {
     fn holder_of_this_machine_lives_until_its_process_ends() {
         let me = lease("me");
         assert_eq!(me.holder(&me), Holder::Alive);
-        let reused = Lease {
-            started: me.started + 1,
-            ..me.clone()
-        };
+        let reused = Lease { started: me.started + 1, ..me.clone() };
         assert_eq!(reused.holder(&me), Holder::Dead);
         // Beyond the largest process id of any Linux.
-        let gone = Lease {
-            pid: (1 << 22) + 1,
-            ..me.clone()
-        };
+        let gone = Lease { pid: (1 << 22) + 1, ..me.clone() };
         assert_eq!(gone.holder(&me), Holder::Dead);
         let zombie = "7 (a) b) Z 1 7 7 0 -1 4 0 0 0 0 0 0 0 0 20 0 1 0 55 0";
         assert_eq!(stat(zombie), Some(("Z", 55)));
-        assert_eq!(
-            Lease {
-                started: 55,
-                ..me.clone()
-            }
-            .judge(zombie),
-            Holder::Dead
-        );
+        assert_eq!(Lease { started: 55, ..me.clone() }.judge(zombie), Holder::Dead);
         assert_eq!(me.judge(""), Holder::Unknown);
     }
 
@@ -276,26 +245,11 @@ mod tests {
     fn holder_elsewhere_is_unknown() {
         let me = lease("me");
         let others = [
-            Lease {
-                host: "elsewhere".into(),
-                ..me.clone()
-            },
-            Lease {
-                boot: "other".into(),
-                ..me.clone()
-            },
-            Lease {
-                pid_space: "pid:[1]".into(),
-                ..me.clone()
-            },
-            Lease {
-                started: 0,
-                ..me.clone()
-            },
-            Lease {
-                pid: 0,
-                ..me.clone()
-            },
+            Lease { host: "elsewhere".into(), ..me.clone() },
+            Lease { boot: "other".into(), ..me.clone() },
+            Lease { pid_space: "pid:[1]".into(), ..me.clone() },
+            Lease { started: 0, ..me.clone() },
+            Lease { pid: 0, ..me.clone() },
             Lease::parse(b""),
         ];
         for other in others {

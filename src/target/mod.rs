@@ -115,7 +115,9 @@ impl Error {
                 "raise `databases` in the target's configuration, or map the database with --db-map".into()
             }
             Error::Evicts { .. } => "CONFIG SET maxmemory-policy noeviction, or accept it: --allow-eviction".into(),
-            Error::BadMarker { .. } => "the keyferry that wrote it was another version: finish the job with that one".into(),
+            Error::BadMarker { .. } => {
+                "the keyferry that wrote it was another version: finish the job with that one".into()
+            }
             Error::Record { .. } => {
                 "use the version of keyferry that wrote it, another --job, or --restart to copy again".into()
             }

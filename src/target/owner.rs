@@ -54,11 +54,7 @@ impl Owner {
     /// don't take it from each other in turns.
     /// # Errors
     /// `Owned` when another has it; when the target can't be reached or refuses.
-    pub async fn acquire(
-        server: &Server,
-        identity: &Identity,
-        takeover: &mut bool,
-    ) -> Result<Owner, Error> {
+    pub async fn acquire(server: &Server, identity: &Identity, takeover: &mut bool) -> Result<Owner, Error> {
         let mut conn = connect::named(server, identity, "lease").await?;
         let former = take(server, &mut conn, identity, *takeover).await?;
         if let Some(former) = former.filter(|lease| lease.token != identity.token()) {
@@ -138,51 +134,25 @@ pub async fn check(server: &Server, conn: &mut Conn, id: &Identity) -> Result<()
     let (key, mine) = (id.lease_key(), id.me.encode());
     let px = LEASE_MS.to_string();
     for _ in 0..CHECKS_MAX {
-        if let Some(lease) = conn
-            .ask(&[&b"GET"[..], &key])
-            .await?
-            .bytes()
-            .map(Lease::parse)
-        {
-            return if lease.token == id.token() {
-                Ok(())
-            } else {
-                take_back(server, conn, id).await
-            };
+        if let Some(lease) = conn.ask(&[&b"GET"[..], &key]).await?.bytes().map(Lease::parse) {
+            return if lease.token == id.token() { Ok(()) } else { take_back(server, conn, id).await };
         }
-        let set = [
-            &b"SET"[..],
-            &key,
-            mine.as_bytes(),
-            b"NX",
-            b"PX",
-            px.as_bytes(),
-        ];
+        let set = [&b"SET"[..], &key, mine.as_bytes(), b"NX", b"PX", px.as_bytes()];
         match conn.call(&set).await? {
             Reply::Null => {}
             // Nobody can take it now, and what excludes others is the killing.
             Reply::Error(words) if refusal(&words) != Refusal::ForGood => {
-                tracing::warn!(
-                    target = conn.address(),
-                    error = words,
-                    "the lease is gone and can't be written"
-                );
+                tracing::warn!(target = conn.address(), error = words, "the lease is gone and can't be written");
                 return Ok(());
             }
             Reply::Error(words) => return Err(conn.refused(b"SET", words).into()),
             _ => {
-                tracing::info!(
-                    target = conn.address(),
-                    job = id.job,
-                    "the lease was gone: taken again"
-                );
+                tracing::info!(target = conn.address(), job = id.job, "the lease was gone: taken again");
                 return Ok(());
             }
         }
     }
-    Err(Error::OutOfStep {
-        address: conn.address().to_owned(),
-    })
+    Err(Error::OutOfStep { address: conn.address().to_owned() })
 }
 
 /// Takes the lease from a holder that doesn't live, as a starter would, and kills what is left of it.
@@ -217,23 +187,14 @@ pub async fn flush(conn: &mut Conn, id: &Identity, flush: &[&[u8]]) -> Result<()
 }
 
 /// Writes the lease once it may be taken; returns the one that was there.
-async fn take(
-    server: &Server,
-    conn: &mut Conn,
-    id: &Identity,
-    takeover: bool,
-) -> Result<Option<Lease>, Error> {
+async fn take(server: &Server, conn: &mut Conn, id: &Identity, takeover: bool) -> Result<Option<Lease>, Error> {
     let key = id.lease_key();
     let mut since = Instant::now();
     let mut before = None;
     for _ in 0..DECISIONS_MAX {
         let others = connect::other_runs(server, conn, id).await?;
         conn.ask(&[&b"WATCH"[..], &key]).await?;
-        let lease = conn
-            .ask(&[&b"GET"[..], &key])
-            .await?
-            .bytes()
-            .map(Lease::parse);
+        let lease = conn.ask(&[&b"GET"[..], &key]).await?.bytes().map(Lease::parse);
         let connected = match (&others, &lease) {
             // Who is connected can't be told.
             (None, _) => true,
@@ -244,17 +205,9 @@ async fn take(
         if now != before {
             (before, since) = (now, Instant::now());
         }
-        let seen = Seen {
-            connected,
-            unchanged: since.elapsed(),
-        };
-        let holder = lease
-            .as_ref()
-            .map_or(Holder::Unknown, |lease| lease.holder(&id.me));
-        match (
-            may_take(lease.as_ref(), &id.me, holder, seen, takeover),
-            lease,
-        ) {
+        let seen = Seen { connected, unchanged: since.elapsed() };
+        let holder = lease.as_ref().map_or(Holder::Unknown, |lease| lease.holder(&id.me));
+        match (may_take(lease.as_ref(), &id.me, holder, seen, takeover), lease) {
             (Verdict::Take, lease) => {
                 if write(conn, id).await? {
                     return Ok(lease);
@@ -267,9 +220,7 @@ async fn take(
             }
         }
     }
-    Err(Error::OutOfStep {
-        address: server.address.to_string(),
-    })
+    Err(Error::OutOfStep { address: server.address.to_string() })
 }
 
 /// Writes the lease, unless it has changed since it was watched; returns whether it did.
@@ -283,25 +234,14 @@ async fn write(conn: &mut Conn, id: &Identity) -> Result<bool, Error> {
 
 fn set_lease(id: &Identity) -> [Vec<u8>; 5] {
     let text = id.me.encode().into_bytes();
-    [
-        b"SET".to_vec(),
-        id.lease_key(),
-        text,
-        b"PX".to_vec(),
-        LEASE_MS.to_string().into_bytes(),
-    ]
+    [b"SET".to_vec(), id.lease_key(), text, b"PX".to_vec(), LEASE_MS.to_string().into_bytes()]
 }
 
 /// Lets the lease stand for its whole time again. Goes through where memory is full, unlike SET.
 ///
 /// For a lease that was just looked at. If another took it in between, that one stands longer, which does no harm.
 async fn renew(conn: &mut Conn, id: &Identity) -> Result<(), Error> {
-    conn.ask(&[
-        &b"PEXPIRE"[..],
-        &id.lease_key(),
-        LEASE_MS.to_string().as_bytes(),
-    ])
-    .await?;
+    conn.ask(&[&b"PEXPIRE"[..], &id.lease_key(), LEASE_MS.to_string().as_bytes()]).await?;
     Ok(())
 }
 
@@ -336,12 +276,7 @@ async fn keep(server: Server, id: Identity, conn: Conn, lost: watch::Sender<Opti
     }
 }
 
-async fn look(
-    server: &Server,
-    id: &Identity,
-    conn: &mut Option<Conn>,
-    due: bool,
-) -> Result<(), Error> {
+async fn look(server: &Server, id: &Identity, conn: &mut Option<Conn>, due: bool) -> Result<(), Error> {
     let due = due || conn.is_none();
     if conn.is_none() {
         *conn = Some(connect::named(server, id, "lease").await?);
@@ -360,11 +295,7 @@ async fn give_back(server: &Server, id: &Identity) -> Result<(), Error> {
     let key = id.lease_key();
     conn.ask(&[&b"WATCH"[..], &key]).await?;
     let lease = conn.ask(&[&b"GET"[..], &key]).await?;
-    if lease
-        .bytes()
-        .map(Lease::parse)
-        .is_some_and(|lease| lease.token == id.token())
-    {
+    if lease.bytes().map(Lease::parse).is_some_and(|lease| lease.token == id.token()) {
         conn.ask(&[b"MULTI"]).await?;
         conn.ask(&[&b"DEL"[..], &key]).await?;
         conn.ask(&[b"EXEC"]).await?;
@@ -374,16 +305,9 @@ async fn give_back(server: &Server, id: &Identity) -> Result<(), Error> {
 }
 
 fn owned(server: &Server, id: &Identity, lease: Lease) -> Error {
-    Error::Owned {
-        address: server.address.to_string(),
-        job: id.job.clone(),
-        by: Arc::new(lease),
-    }
+    Error::Owned { address: server.address.to_string(), job: id.job.clone(), by: Arc::new(lease) }
 }
 
 fn owner_lost(id: &Identity, by: &Lease) -> Error {
-    Error::OwnerLost {
-        job: id.job.clone(),
-        by: Arc::new(by.clone()),
-    }
+    Error::OwnerLost { job: id.job.clone(), by: Arc::new(by.clone()) }
 }

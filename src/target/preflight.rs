@@ -90,9 +90,7 @@ pub async fn no_existing_keys(
     }
     match example {
         None => Ok(()),
-        Some((db, example)) => {
-            Err(Error::ExistingKeys { address: server.address.to_string(), keys, db, example })
-        }
+        Some((db, example)) => Err(Error::ExistingKeys { address: server.address.to_string(), keys, db, example }),
     }
 }
 

@@ -164,8 +164,7 @@ impl<'a> Mover<'a> {
         let address = || plan.server.address.to_string();
         let mut conn = lanes.conns.into_iter().next().ok_or_else(|| Error::OutOfStep { address: address() })?;
         let info = Info::parse(conn.ask(&[&b"INFO"[..], b"server"]).await?.bytes().unwrap_or_default());
-        let marker =
-            Marker { direction, late_ms: plan.late_ms, upto: Place::FIRST, settled: Settled::default() };
+        let marker = Marker { direction, late_ms: plan.late_ms, upto: Place::FIRST, settled: Settled::default() };
         Ok(Mover {
             plan,
             conn,

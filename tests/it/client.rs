@@ -111,9 +111,7 @@ impl Reply {
             Value::SimpleString(s) => Reply::Bytes(s.into_bytes()),
             Value::Okay => Reply::Bytes(b"OK".to_vec()),
             Value::Array(items) => Reply::List(items.into_iter().map(Reply::from_value).collect()),
-            Value::ServerError(e) => {
-                Reply::Error(format!("{} {}", e.code(), e.details().unwrap_or_default()))
-            }
+            Value::ServerError(e) => Reply::Error(format!("{} {}", e.code(), e.details().unwrap_or_default())),
             other => panic!("a reply that RESP2 doesn't have: {other:?}"),
         }
     }
@@ -145,18 +143,11 @@ pub struct Client {
 impl Client {
     /// # Errors
     /// The client library's words when the server doesn't answer or refuses the password.
-    pub fn connect(
-        port: u16,
-        user: Option<&str>,
-        password: Option<&str>,
-    ) -> Result<Client, String> {
+    pub fn connect(port: u16, user: Option<&str>, password: Option<&str>) -> Result<Client, String> {
         let url = format!("redis://127.0.0.1:{port}");
         let client = redis::Client::open(url).map_err(|e| e.to_string())?;
-        let con = client
-            .get_connection_with_timeout(Duration::from_secs(5))
-            .map_err(|e| e.to_string())?;
-        con.set_read_timeout(Some(Duration::from_secs(60)))
-            .map_err(|e| e.to_string())?;
+        let con = client.get_connection_with_timeout(Duration::from_secs(5)).map_err(|e| e.to_string())?;
+        con.set_read_timeout(Some(Duration::from_secs(60))).map_err(|e| e.to_string())?;
         let mut client = Client { con };
         match (user, password) {
             (Some(user), Some(word)) => client.ask(&cmd!["AUTH", user, word])?,
@@ -179,14 +170,12 @@ impl Client {
 
     /// The reply to one command; an error is a failure of the test.
     pub fn call(&mut self, command: &[Vec<u8>]) -> Reply {
-        self.ask(command)
-            .unwrap_or_else(|e| panic!("{}: {e}", command_text(command)))
+        self.ask(command).unwrap_or_else(|e| panic!("{}: {e}", command_text(command)))
     }
 
     /// All replies of a pipeline, errors among them.
     pub fn pipe(&mut self, commands: &[Cmd]) -> Vec<Reply> {
-        self.try_pipe(commands)
-            .unwrap_or_else(|e| panic!("pipeline of {}: {e}", commands.len()))
+        self.try_pipe(commands).unwrap_or_else(|e| panic!("pipeline of {}: {e}", commands.len()))
     }
 
     /// # Errors
@@ -261,20 +250,14 @@ impl Subscriber {
         let mut subscriber = Subscriber { con: client.con };
         let mut packed = Vec::new();
         encode(&cmd!["SUBSCRIBE", channel], &mut packed);
-        subscriber
-            .con
-            .send_packed_command(&packed)
-            .expect("SUBSCRIBE is sent");
+        subscriber.con.send_packed_command(&packed).expect("SUBSCRIBE is sent");
         subscriber.next();
         subscriber
     }
 
     /// The next message's text, waited for as long as the client's read timeout.
     pub fn next(&mut self) -> String {
-        let reply = self
-            .con
-            .recv_response()
-            .expect("a message within the timeout");
+        let reply = self.con.recv_response().expect("a message within the timeout");
         let reply = match reply {
             Value::Push { data, .. } => Value::Array(data),
             other => other,

@@ -51,13 +51,7 @@ pub struct Rules<'a> {
 
 impl Default for Rules<'_> {
     fn default() -> Self {
-        Rules {
-            late_ms: 0,
-            slack_ms: 0,
-            group_hints: true,
-            in_scope: &|_, _| true,
-            database: &|db| db,
-        }
+        Rules { late_ms: 0, slack_ms: 0, group_hints: true, in_scope: &|_, _| true, database: &|db| db }
     }
 }
 
@@ -74,11 +68,7 @@ impl Rules<'_> {
 
     /// The same while keyferry follows: expiries may be an hour late.
     pub fn following(source: &Server) -> Self {
-        Rules {
-            late_ms: GRACE_MS,
-            group_hints: false,
-            ..Rules::of(source)
-        }
+        Rules { late_ms: GRACE_MS, group_hints: false, ..Rules::of(source) }
     }
 }
 
@@ -109,10 +99,7 @@ pub fn snapshot_where(server: &Server, keep: &dyn Fn(u32, &[u8]) -> bool) -> Sna
 /// The databases that hold keys.
 pub fn databases(client: &mut Client) -> Vec<u32> {
     let info = client.info("keyspace");
-    let mut numbers: Vec<u32> = info
-        .keys()
-        .filter_map(|name| name.strip_prefix("db")?.parse().ok())
-        .collect();
+    let mut numbers: Vec<u32> = info.keys().filter_map(|name| name.strip_prefix("db")?.parse().ok()).collect();
     numbers.sort_unstable();
     numbers
 }
@@ -142,17 +129,9 @@ pub fn scan(client: &mut Client) -> Vec<Vec<u8>> {
     keys
 }
 
-fn read_part(
-    client: &mut Client,
-    keys: &[Vec<u8>],
-    absolute: bool,
-    field_expiry: bool,
-) -> Vec<(Vec<u8>, Entry)> {
+fn read_part(client: &mut Client, keys: &[Vec<u8>], absolute: bool, field_expiry: bool) -> Vec<(Vec<u8>, Entry)> {
     let expiry = if absolute { "PEXPIRETIME" } else { "PTTL" };
-    let asks: Vec<Cmd> = keys
-        .iter()
-        .flat_map(|k| [cmd!["TYPE", k], cmd![expiry, k]])
-        .collect();
+    let asks: Vec<Cmd> = keys.iter().flat_map(|k| [cmd!["TYPE", k], cmd![expiry, k]]).collect();
     let now_ms = now_ms();
     let heads: Vec<(String, i64)> = client
         .pipe(&asks)
@@ -163,11 +142,7 @@ fn read_part(
             _ => unreachable!("two by two"),
         })
         .collect();
-    let asks: Vec<Cmd> = keys
-        .iter()
-        .zip(&heads)
-        .map(|(k, (kind, _))| read_command(kind, k))
-        .collect();
+    let asks: Vec<Cmd> = keys.iter().zip(&heads).map(|(k, (kind, _))| read_command(kind, k)).collect();
     let values = client.pipe(&asks);
     let mut entries = Vec::with_capacity(keys.len());
     for ((key, (kind, expires_at_ms)), value) in keys.iter().zip(heads).zip(values) {
@@ -185,11 +160,7 @@ fn read_part(
             "stream" => read_stream(client, key, value),
             _ => Content::Plain(value),
         };
-        let entry = Entry {
-            kind,
-            expires_at_ms,
-            value,
-        };
+        let entry = Entry { kind, expires_at_ms, value };
         entries.push((key.clone(), entry));
     }
     entries
@@ -213,17 +184,12 @@ fn members_and_scores(flat: &[Reply]) -> Vec<Reply> {
         Ok(score) => Reply::Bytes(format!("{score:?}").into_bytes()),
         Err(_) => reply.clone(),
     };
-    flat.chunks_exact(2)
-        .flat_map(|pair| [pair[0].clone(), number(&pair[1])])
-        .collect()
+    flat.chunks_exact(2).flat_map(|pair| [pair[0].clone(), number(&pair[1])]).collect()
 }
 
 fn read_hash(client: &mut Client, key: &[u8], value: &Reply, field_expiry: bool) -> Content {
-    let mut fields: Vec<(Vec<u8>, Reply, i64)> = value
-        .list()
-        .chunks_exact(2)
-        .map(|p| (p[0].bytes().to_vec(), p[1].clone(), -1))
-        .collect();
+    let mut fields: Vec<(Vec<u8>, Reply, i64)> =
+        value.list().chunks_exact(2).map(|p| (p[0].bytes().to_vec(), p[1].clone(), -1)).collect();
     fields.sort_unstable();
     if field_expiry {
         for part in fields.chunks_mut(1000) {
@@ -249,12 +215,7 @@ fn read_stream(client: &mut Client, key: &[u8], entries: Reply) -> Content {
     if info.is_error() || groups.is_error() {
         return Content::Stream(parts);
     }
-    let told = [
-        "length",
-        "last-generated-id",
-        "max-deleted-entry-id",
-        "entries-added",
-    ];
+    let told = ["length", "last-generated-id", "max-deleted-entry-id", "entries-added"];
     for name in told {
         if let Some(value) = info.field(name) {
             parts.insert(name.to_string(), value.clone());
@@ -279,19 +240,14 @@ fn read_stream(client: &mut Client, key: &[u8], entries: Reply) -> Content {
             continue;
         };
         if let (Reply::List(consumers), Reply::List(pending)) = (consumers, pending) {
-            let mut names: Vec<Reply> = consumers
-                .iter()
-                .filter_map(|c| c.field("name").cloned())
-                .collect();
+            let mut names: Vec<Reply> = consumers.iter().filter_map(|c| c.field("name").cloned()).collect();
             names.sort_unstable();
             parts.insert(format!("{label} consumers"), Reply::List(names));
             // Id, consumer and number of deliveries; how long ago changes by itself.
             let pending = pending
                 .iter()
                 .map(|p| match p.list() {
-                    [id, consumer, _, times] => {
-                        Reply::List(vec![id.clone(), consumer.clone(), times.clone()])
-                    }
+                    [id, consumer, _, times] => Reply::List(vec![id.clone(), consumer.clone(), times.clone()]),
                     _ => p.clone(),
                 })
                 .collect();
@@ -340,15 +296,10 @@ fn difference(name: &str, want: &Entry, found: &Entry, rules: &Rules) -> Option<
     }
     match (&want.value, &found.value) {
         (Content::Hash(x), Content::Hash(y)) => {
-            let pair = x
-                .iter()
-                .zip(y)
-                .find(|(p, q)| (&p.0, &p.1) != (&q.0, &q.1) || !on_time(p.2, q.2, rules));
+            let pair = x.iter().zip(y).find(|(p, q)| (&p.0, &p.1) != (&q.0, &q.1) || !on_time(p.2, q.2, rules));
             match pair {
                 Some((p, q)) => Some(format!("field {name} {p:?} != {q:?}")),
-                None if x.len() != y.len() => {
-                    Some(format!("fields {name} {} != {}", x.len(), y.len()))
-                }
+                None if x.len() != y.len() => Some(format!("fields {name} {} != {}", x.len(), y.len())),
                 None => None,
             }
         }
@@ -361,10 +312,7 @@ fn difference(name: &str, want: &Entry, found: &Entry, rules: &Rules) -> Option<
             .find(|(part, value)| y.get(*part) != Some(value))
             .map(|(part, value)| {
                 let found = y.get(part);
-                format!(
-                    "stream {name} {part}: {}",
-                    cut(&format!("{value:?} != {found:?}"))
-                )
+                format!("stream {name} {part}: {}", cut(&format!("{value:?} != {found:?}")))
             }),
         (x, y) if x == y => None,
         (x, y) => Some(format!("value {name} {}", cut(&format!("{x:?} != {y:?}")))),
@@ -392,11 +340,7 @@ pub fn until_same(source: &Server, target: &Server, limit: Duration, what: &str,
         if lines.is_empty() {
             return;
         }
-        assert!(
-            started.elapsed() < limit,
-            "{what}: still different after {limit:?}:\n{}",
-            lines.join("\n")
-        );
+        assert!(started.elapsed() < limit, "{what}: still different after {limit:?}:\n{}", lines.join("\n"));
         std::thread::sleep(Duration::from_millis(100));
     }
 }
@@ -409,7 +353,5 @@ pub fn must_be_same(source: &Server, target: &Server, what: &str, rules: &Rules)
 }
 
 pub fn now_ms() -> i64 {
-    std::time::SystemTime::now()
-        .duration_since(std::time::UNIX_EPOCH)
-        .map_or(0, |d| d.as_millis() as i64)
+    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |d| d.as_millis() as i64)
 }

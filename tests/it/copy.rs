@@ -67,10 +67,7 @@ fn once_from_a_snapshot_on_disk_is_equal() {
 
 #[test]
 fn once_from_an_uncompressed_snapshot_is_equal() {
-    let a = Server::with(
-        "redis-7.0",
-        &[FAST, &["rdbcompression no", "rdbchecksum no"]].concat(),
-    );
+    let a = Server::with("redis-7.0", &[FAST, &["rdbcompression no", "rdbchecksum no"]].concat());
     let b = Server::start("redis-7.0");
     load_types(&a, &mut a.client(), 4, "");
     Tool::once(&a, &b, &[], MINUTE);
@@ -89,27 +86,14 @@ fn once_of_an_empty_source_ends_at_once() {
 fn once_applies_what_was_written_meanwhile() {
     let (a, b) = (Server::start("redis-7.0"), Server::start("redis-7.0"));
     load_bulk(&mut a.client(), "bulk:", 20_000, 1000);
-    let load = Workload::start(
-        &a,
-        5,
-        3000,
-        Mix {
-            databases: vec![0, 3],
-            ..Mix::of(&a)
-        },
-    );
+    let load = Workload::start(&a, 5, 3000, Mix { databases: vec![0, 3], ..Mix::of(&a) });
     let mut tool = Tool::sync(&a, &b, &["--once", "--rate", "4MiB"]);
-    until(HALF_MINUTE, "the copy to begin", || {
-        b.client().dbsize() > 1000
-    });
+    until(HALF_MINUTE, "the copy to begin", || b.client().dbsize() > 1000);
     load.until_sent(5000, HALF_MINUTE);
     load.stop();
     tool.must_live();
     tool.must_end(MINUTE, 0);
-    let rules = Rules {
-        group_hints: false,
-        ..Rules::of(&a)
-    };
+    let rules = Rules { group_hints: false, ..Rules::of(&a) };
     must_be_same(&a, &b, "written during the copy", &rules);
 }
 
@@ -138,99 +122,51 @@ fn load_big(client: &mut Client) {
     let one = |text: &str| format!("t[#t+1]={text}");
     let two = |x: &str, y: &str| format!("t[#t+1]={x} t[#t+1]={y}");
     for (kind, script) in [
-        (
-            "list",
-            add("RPUSH", &one("'a list item that is not small '..j")),
-        ),
+        ("list", add("RPUSH", &one("'a list item that is not small '..j"))),
         ("set", add("SADD", &one("'member '..j"))),
         ("zset", add("ZADD", &two("j*0.25", "'member '..j"))),
         ("hash", add("HSET", &two("'field '..j", "'value '..j"))),
-        (
-            "stream",
-            "for i=1,60000 do redis.call('XADD',KEYS[1],i..'-1','n',i,'v',string.rep('y',200)) end"
-                .into(),
-        ),
+        ("stream", "for i=1,60000 do redis.call('XADD',KEYS[1],i..'-1','n',i,'v',string.rep('y',200)) end".into()),
     ] {
         client.call(&cmd!["EVAL", script, 1, format!("big:{kind}")]);
     }
     client.load(&[
         cmd!["XGROUP", "CREATE", "big:stream", "g", "30000-1"],
-        cmd![
-            "XREADGROUP",
-            "GROUP",
-            "g",
-            "c",
-            "COUNT",
-            2000,
-            "STREAMS",
-            "big:stream",
-            ">"
-        ],
+        cmd!["XREADGROUP", "GROUP", "g", "c", "COUNT", 2000, "STREAMS", "big:stream", ">"],
     ]);
 }
 
 #[test]
 fn once_keeps_eviction_hints_and_delivery_times() {
     let lru = [FAST, &["maxmemory-policy volatile-lru"]].concat();
-    let (a, b) = (
-        Server::with("redis-7.0", &lru),
-        Server::with("redis-7.0", &lru),
-    );
+    let (a, b) = (Server::with("redis-7.0", &lru), Server::with("redis-7.0", &lru));
     let mut client = a.client();
     client.load(&[
         cmd!["RPUSH", "list", "a", "b"],
         cmd!["XADD", "stream", "1-1", "f", "v"],
         cmd!["XGROUP", "CREATE", "stream", "g", "0"],
         cmd!["XREADGROUP", "GROUP", "g", "c", "STREAMS", "stream", ">"],
-        cmd![
-            "XCLAIM",
-            "stream",
-            "g",
-            "c",
-            0,
-            "1-1",
-            "IDLE",
-            5_000_000,
-            "RETRYCOUNT",
-            7
-        ],
+        cmd!["XCLAIM", "stream", "g", "c", 0, "1-1", "IDLE", 5_000_000, "RETRYCOUNT", 7],
     ]);
     let payload = client.call(&cmd!["DUMP", "list"]);
-    client.call(&cmd![
-        "RESTORE",
-        "cold",
-        0,
-        payload.bytes(),
-        "IDLETIME",
-        4000
-    ]);
+    client.call(&cmd!["RESTORE", "cold", 0, payload.bytes(), "IDLETIME", 4000]);
     Tool::once(&a, &b, &[], HALF_MINUTE);
     let mut target = b.client();
     let idle = target.call(&cmd!["OBJECT", "IDLETIME", "cold"]).int();
     assert!((3990..4100).contains(&idle), "idle for {idle} s, not 4000");
     let pending = target.call(&cmd!["XPENDING", "stream", "g", "-", "+", 10]);
     let entry = pending.list()[0].list();
-    assert!(
-        entry[2].int() >= 5_000_000,
-        "delivered {:?} ms ago",
-        entry[2]
-    );
+    assert!(entry[2].int() >= 5_000_000, "delivered {:?} ms ago", entry[2]);
     assert_eq!(entry[3].int(), 7, "deliveries");
 }
 
 /// Keys of the target and of the source that have one name in common.
 fn with_existing() -> (Server, Server) {
     let (a, b) = (Server::start("redis-7.0"), Server::start("redis-7.0"));
-    let source: [Cmd; 3] = [
-        cmd!["RPUSH", "both", "new"],
-        cmd!["HSET", "hash", "f", "new"],
-        cmd!["SET", "only-source", "1"],
-    ];
-    let target: [Cmd; 3] = [
-        cmd!["RPUSH", "both", "old"],
-        cmd!["HSET", "hash", "g", "old"],
-        cmd!["SET", "only-target", "1"],
-    ];
+    let source: [Cmd; 3] =
+        [cmd!["RPUSH", "both", "new"], cmd!["HSET", "hash", "f", "new"], cmd!["SET", "only-source", "1"]];
+    let target: [Cmd; 3] =
+        [cmd!["RPUSH", "both", "old"], cmd!["HSET", "hash", "g", "old"], cmd!["SET", "only-target", "1"]];
     a.client().load(&source);
     b.client().load(&target);
     (a, b)
@@ -280,10 +216,7 @@ fn existing_keep_leaves_the_target_value_and_counts_it() {
     assert_eq!(target.call(&cmd!["HGETALL", "hash"]).list().len(), 2);
     assert_eq!(target.get("only-source").text(), "1");
     let text = tool.text();
-    assert!(
-        text.to_lowercase().contains("skipped: 2"),
-        "the summary says nothing: {text}"
-    );
+    assert!(text.to_lowercase().contains("skipped: 2"), "the summary says nothing: {text}");
 }
 
 #[test]

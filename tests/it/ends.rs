@@ -14,34 +14,18 @@ fn sigterm_and_sigint_drain_and_end_with_0() {
         let (a, b) = (Server::start("redis-7.0"), Server::start("redis-7.0"));
         a.client().call(&cmd!["SET", "first", 1]);
         let mut tool = Tool::sync(&a, &b, &[]);
-        until(HALF_MINUTE, "the copy", || {
-            b.client().call(&cmd!["EXISTS", "first"]).int() == 1
-        });
+        until(HALF_MINUTE, "the copy", || b.client().call(&cmd!["EXISTS", "first"]).int() == 1);
         // No expiries: without keyferry, nobody tells the target that a key of the source is gone.
-        let batch: Vec<Cmd> = (0..20_000)
-            .map(|i| cmd!["INCR", format!("n:{}", i % 500)])
-            .collect();
+        let batch: Vec<Cmd> = (0..20_000).map(|i| cmd!["INCR", format!("n:{}", i % 500)]).collect();
         a.client().load(&batch);
-        until_same(
-            &a,
-            &b,
-            HALF_MINUTE,
-            "before the signal",
-            &Rules::following(&a),
-        );
+        until_same(&a, &b, HALF_MINUTE, "before the signal", &Rules::following(&a));
         if interrupt {
             tool.interrupt();
         } else {
             tool.terminate();
         }
         tool.must_end(HALF_MINUTE, 0);
-        until_same(
-            &a,
-            &b,
-            Duration::ZERO,
-            "after the signal",
-            &Rules::following(&a),
-        );
+        until_same(&a, &b, Duration::ZERO, "after the signal", &Rules::following(&a));
     }
 }
 
@@ -53,15 +37,8 @@ fn sigterm_under_load_leaves_whole_transactions_only() {
     source.load(&[cmd!["MSET", "x", 0, "y", 0]]);
     let mut tool = Tool::sync(&a, &b, &[]);
     let mut target = b.client();
-    until(HALF_MINUTE, "the copy", || {
-        target.call(&cmd!["EXISTS", "x", "y"]).int() == 2
-    });
-    let step = [
-        cmd!["MULTI"],
-        cmd!["INCR", "x"],
-        cmd!["INCR", "y"],
-        cmd!["EXEC"],
-    ];
+    until(HALF_MINUTE, "the copy", || target.call(&cmd!["EXISTS", "x", "y"]).int() == 2);
+    let step = [cmd!["MULTI"], cmd!["INCR", "x"], cmd!["INCR", "y"], cmd!["EXEC"]];
     for _ in 0..500 {
         source.load(&step);
     }
@@ -79,9 +56,7 @@ fn sigterm_in_the_copy_ends_soon() {
     let (a, b) = (Server::start("redis-7.0"), Server::start("redis-7.0"));
     load_bulk(&mut a.client(), "bulk:", 50_000, 1000);
     let mut tool = Tool::sync(&a, &b, &["--rate", "1MiB"]);
-    until(HALF_MINUTE, "part of the copy", || {
-        b.client().dbsize() > 100
-    });
+    until(HALF_MINUTE, "part of the copy", || b.client().dbsize() > 100);
     tool.terminate();
     tool.must_end(Duration::from_secs(10), 0);
 }
@@ -91,9 +66,7 @@ fn sigterm_while_nothing_answers_ends_soon() {
     let (a, b) = (Server::start("redis-7.0"), Server::start("redis-7.0"));
     a.client().call(&cmd!["SET", "first", 1]);
     let mut tool = Tool::sync(&a, &b, &[]);
-    until(HALF_MINUTE, "the copy", || {
-        b.client().call(&cmd!["EXISTS", "first"]).int() == 1
-    });
+    until(HALF_MINUTE, "the copy", || b.client().call(&cmd!["EXISTS", "first"]).int() == 1);
     b.pause();
     a.client().call(&cmd!["SET", "second", 1]);
     tool.terminate();
@@ -119,10 +92,7 @@ fn the_summary_says_what_was_done() {
     let keys = source.info("keyspace")["db0"].clone();
     let count = keys.split(['=', ',']).nth(1).expect("a number").to_string();
     let shown = text.replace([',', '_'], "");
-    assert!(
-        shown.contains(&count),
-        "no {count} keys in the summary: {text}"
-    );
+    assert!(shown.contains(&count), "no {count} keys in the summary: {text}");
 }
 
 #[test]
@@ -131,14 +101,7 @@ fn json_logs_are_json() {
     a.client().call(&cmd!["SET", "k", "v"]);
     let dir = tempfile::tempdir().expect("a temporary folder");
     let file = dir.path().join("log").display().to_string();
-    let options = [
-        "--log-format",
-        "json",
-        "--log-file",
-        &file,
-        "--log-level",
-        "debug",
-    ];
+    let options = ["--log-format", "json", "--log-file", &file, "--log-level", "debug"];
     Tool::once(&a, &b, &options, HALF_MINUTE);
     let log = std::fs::read_to_string(&file).expect("the log file is there");
     assert!(!log.is_empty());
@@ -161,7 +124,9 @@ fn json_on_stderr_is_never_broken_by_progress_or_errors() {
     for line in text.lines() {
         assert!(line.starts_with('{') && line.ends_with('}'), "{line}");
     }
-    for part in ["\"level\":\"INFO\",\"message\":\"following: ", "\"level\":\"ERROR\",\"message\":\"", "WRONGTYPE", "\"hint\":"] {
+    for part in
+        ["\"level\":\"INFO\",\"message\":\"following: ", "\"level\":\"ERROR\",\"message\":\"", "WRONGTYPE", "\"hint\":"]
+    {
         assert!(text.contains(part), "no {part} in: {text}");
     }
 }

@@ -117,7 +117,8 @@ impl Stage {
     fn args(&self, command: &str, more: &[&str]) -> Vec<String> {
         let spool = self.a.dir().join("spool").display().to_string();
         let (from, to) = (self.a.url(), self.b.url());
-        let mut args: Vec<String> = [command, "--source", &from, "--target", &to, "--job", "places"].map(String::from).to_vec();
+        let mut args: Vec<String> =
+            [command, "--source", &from, "--target", &to, "--job", "places"].map(String::from).to_vec();
         args.extend(["--spool-dir", &spool, "--not-key", "tmp:*"].map(String::from));
         args.extend(more.iter().map(|word| word.to_string()));
         args

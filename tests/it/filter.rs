@@ -14,10 +14,7 @@ fn in_scope(db: u32, key: &[u8]) -> bool {
 }
 
 fn scoped(source: &Server) -> Rules<'static> {
-    Rules {
-        in_scope: &in_scope,
-        ..Rules::following(source)
-    }
+    Rules { in_scope: &in_scope, ..Rules::following(source) }
 }
 
 fn filtered_load(from: &str, to: &str, across_databases: bool) {
@@ -75,13 +72,7 @@ fn crossing() -> (Server, Server, Client, Tool) {
         for p in ["user:", "user:tmp:", "tmp:"] {
             for i in 0..20 {
                 batch.push(cmd!["SET", format!("{p}str:{i}"), format!("{p}{db}-{i}")]);
-                batch.push(cmd![
-                    "SADD",
-                    format!("{p}set:{i}"),
-                    i,
-                    i + 1,
-                    format!("{p}{db}")
-                ]);
+                batch.push(cmd!["SADD", format!("{p}set:{i}"), i, i + 1, format!("{p}{db}")]);
                 batch.push(cmd!["RPUSH", format!("{p}list:{i}"), "a", "b", p]);
                 batch.push(cmd!["ZADD", format!("{p}zset:{i}"), 1, "a", 2, p]);
                 batch.push(cmd!["SETBIT", format!("{p}bit:{i}"), i, 1]);
@@ -111,17 +102,7 @@ fn lists_of_keys_are_cut_to_the_scope() {
     crosses(
         "DEL, UNLINK, MSET, MSETNX",
         &[
-            cmd![
-                "MSET",
-                "user:1",
-                "a",
-                "tmp:1",
-                "b",
-                "user:tmp:1",
-                "c",
-                "user:2",
-                "d"
-            ],
+            cmd!["MSET", "user:1", "a", "tmp:1", "b", "user:tmp:1", "c", "user:2", "d"],
             cmd!["DEL", "user:str:1", "tmp:str:1", "user:tmp:str:1"],
             cmd!["UNLINK", "tmp:str:2", "user:str:2"],
             cmd!["MSETNX", "user:nx", "1", "tmp:nx", "2"],
@@ -236,26 +217,14 @@ fn swaps_and_flushes_under_a_filter_end_equal() {
     let mut target = b.client();
     target.select(2);
     target.call(&cmd!["SET", "not-from-the-source", "1"]);
-    let steps = [
-        cmd!["SWAPDB", 2, 5],
-        cmd!["SWAPDB", 2, 9],
-        cmd!["SWAPDB", 0, 9],
-        cmd!["FLUSHDB"],
-    ];
+    let steps = [cmd!["SWAPDB", 2, 5], cmd!["SWAPDB", 2, 9], cmd!["SWAPDB", 0, 9], cmd!["FLUSHDB"]];
     for step in &steps {
         source.select(5);
         source.call(step);
         let mine = |db: u32, key: &[u8]| in_scope(db, key);
-        let rules = Rules {
-            in_scope: &mine,
-            ..Rules::following(&a)
-        };
+        let rules = Rules { in_scope: &mine, ..Rules::following(&a) };
         target.select(2);
-        assert_eq!(
-            target.call(&cmd!["DEL", "not-from-the-source"]).int(),
-            1,
-            "{step:?}"
-        );
+        assert_eq!(target.call(&cmd!["DEL", "not-from-the-source"]).int(), 1, "{step:?}");
         until_same(&a, &b, HALF_MINUTE, "SWAPDB and FLUSHDB", &rules);
         target.call(&cmd!["SET", "not-from-the-source", "1"]);
     }
@@ -269,9 +238,7 @@ fn swaps_and_flushes_under_a_filter_end_equal() {
 fn until_same_but_one(a: &Server, b: &Server) {
     let mut target = b.client();
     target.select(5);
-    crate::wait::until(HALF_MINUTE, "FLUSHALL in scope", || {
-        target.call(&cmd!["EXISTS", "user:after"]).int() == 1
-    });
+    crate::wait::until(HALF_MINUTE, "FLUSHALL in scope", || target.call(&cmd!["EXISTS", "user:after"]).int() == 1);
     target.select(2);
     let left = target.call(&cmd!["DEL", "not-from-the-source"]);
     assert_eq!(left.int(), 1, "FLUSHALL took a key that is out of scope");
@@ -316,10 +283,7 @@ fn once_under(options: &[&str], in_scope: &dyn Fn(u32, &[u8]) -> bool) {
     args.extend_from_slice(options);
     let mut tool = Tool::sync(&a, &b, &args);
     tool.must_end(HALF_MINUTE, 0);
-    let rules = Rules {
-        in_scope,
-        ..Rules::of(&a)
-    };
+    let rules = Rules { in_scope, ..Rules::of(&a) };
     must_be_same(&a, &b, &format!("{options:?}"), &rules);
     assert!(b.client().dbsize() > 0, "{options:?} lets nothing pass");
 }
@@ -340,9 +304,7 @@ fn key_regexes_see_raw_bytes() {
     once_under(&["--key-regex", r"^str:\d\d$"], &|_, k| {
         k.len() == 6 && k.starts_with(b"str:") && k[4..].iter().all(u8::is_ascii_digit)
     });
-    once_under(&["--not-key-regex", r"(?-u:\xff)"], &|_, k| {
-        !k.contains(&0xff)
-    });
+    once_under(&["--not-key-regex", r"(?-u:\xff)"], &|_, k| !k.contains(&0xff));
 }
 
 #[test]
@@ -372,9 +334,7 @@ fn commands_are_left_out_of_the_stream() {
         cmd!["SET", "end", "1"],
     ]);
     let mut target = b.client();
-    crate::wait::until(HALF_MINUTE, "the last write", || {
-        target.call(&cmd!["EXISTS", "end"]).int() == 1
-    });
+    crate::wait::until(HALF_MINUTE, "the last write", || target.call(&cmd!["EXISTS", "end"]).int() == 1);
     assert_eq!(target.get("k").text(), "1");
     assert_eq!(target.call(&cmd!["XINFO", "GROUPS", "s"]).list().len(), 1);
     tool.stop();

@@ -12,11 +12,7 @@ use std::time::Duration;
 fn follows_random_load(from: &str, to: &str, across_databases: bool) {
     let (a, b) = (Server::start(from), Server::start(to));
     load_bulk(&mut a.client(), "bulk:", 50_000, 100);
-    let mix = Mix {
-        databases: vec![0, 1, 3],
-        across_databases,
-        ..Mix::of(&a)
-    };
+    let mix = Mix { databases: vec![0, 1, 3], across_databases, ..Mix::of(&a) };
     let load = Workload::start(&a, fastrand::u64(..), 15_000, mix);
     load.until_sent(5000, HALF_MINUTE);
     let mut tool = Tool::sync(&a, &b, &[]);
@@ -65,9 +61,7 @@ fn following(config: &[&str]) -> (Server, Server, Tool) {
     let b = Server::start("redis-7.0");
     a.client().call(&cmd!["SET", "first", "1"]);
     let tool = Tool::sync(&a, &b, &[]);
-    until(HALF_MINUTE, "the copy", || {
-        b.client().call(&cmd!["EXISTS", "first"]).int() == 1
-    });
+    until(HALF_MINUTE, "the copy", || b.client().call(&cmd!["EXISTS", "first"]).int() == 1);
     (a, b, tool)
 }
 
@@ -95,20 +89,12 @@ fn acknowledged_offset_reaches_the_sources_own() {
     let load = Workload::start(&a, 21, 10_000, Mix::of(&a));
     load.until_sent(20_000, HALF_MINUTE);
     load.stop();
-    until(
-        HALF_MINUTE,
-        "the acknowledged offset to equal master_repl_offset",
-        || acked_offset(&mut source).is_some_and(|(acked, own)| acked == own),
-    );
+    until(HALF_MINUTE, "the acknowledged offset to equal master_repl_offset", || {
+        acked_offset(&mut source).is_some_and(|(acked, own)| acked == own)
+    });
     let (fields, _) = replica_seen(&mut source).expect("a replica");
     assert_eq!(fields.get("state").map(String::as_str), Some("online"));
-    until_same(
-        &a,
-        &b,
-        HALF_MINUTE,
-        "acknowledged is applied",
-        &Rules::following(&a),
-    );
+    until_same(&a, &b, HALF_MINUTE, "acknowledged is applied", &Rules::following(&a));
     tool.stop();
 }
 
@@ -122,22 +108,14 @@ fn nothing_is_acknowledged_that_a_paused_target_has_not_applied() {
     let paused = Paused::new(&b);
     let (_, before) = acked_offset(&mut source).expect("a replica");
     source.call(&cmd!["SET", "held-back", "x".repeat(10_000)]);
-    holds_for(
-        Duration::from_secs(3),
-        "the old acknowledged offset",
-        || acked_offset(&mut source).is_some_and(|(acked, _)| acked < before + 10_000),
-    );
+    holds_for(Duration::from_secs(3), "the old acknowledged offset", || {
+        acked_offset(&mut source).is_some_and(|(acked, _)| acked < before + 10_000)
+    });
     let (fields, _) = replica_seen(&mut source).expect("a replica");
     let lag: u32 = fields["lag"].parse().expect("a number");
     assert!(lag <= 2, "the last ACK came {lag} s ago");
     drop(paused);
-    until_same(
-        &a,
-        &b,
-        HALF_MINUTE,
-        "after the pause",
-        &Rules::following(&a),
-    );
+    until_same(&a, &b, HALF_MINUTE, "after the pause", &Rules::following(&a));
     tool.stop();
 }
 
@@ -169,20 +147,9 @@ fn transactions_are_never_seen_half() {
     for _ in 0..300 {
         let (x, y) = (rng.usize(0..12), rng.usize(0..12));
         let n = rng.i32(1..100);
-        let batch: Vec<Cmd> = vec![
-            cmd!["MULTI"],
-            cmd!["INCRBY", keys[x], n],
-            cmd!["DECRBY", keys[y], n],
-            cmd!["EXEC"],
-        ];
+        let batch: Vec<Cmd> = vec![cmd!["MULTI"], cmd!["INCRBY", keys[x], n], cmd!["DECRBY", keys[y], n], cmd!["EXEC"]];
         source.load(&batch);
-        let total: i64 = target
-            .call(&read)
-            .list()
-            .iter()
-            .filter(|r| **r != Reply::Nil)
-            .map(Reply::int)
-            .sum();
+        let total: i64 = target.call(&read).list().iter().filter(|r| **r != Reply::Nil).map(Reply::int).sum();
         assert_eq!(total, 0, "a transfer was seen half");
         sums += 1;
     }
@@ -198,20 +165,10 @@ fn a_keys_writes_keep_their_order_over_renames() {
     let mut batch = vec![cmd!["SET", "walk:0", "0"]];
     for i in 0..2000 {
         batch.push(cmd!["APPEND", format!("walk:{i}"), "x"]);
-        batch.push(cmd![
-            "RENAME",
-            format!("walk:{i}"),
-            format!("walk:{}", i + 1)
-        ]);
+        batch.push(cmd!["RENAME", format!("walk:{i}"), format!("walk:{}", i + 1)]);
     }
     source.load(&batch);
-    until_same(
-        &a,
-        &b,
-        HALF_MINUTE,
-        "a value that wanders over all lanes",
-        &Rules::following(&a),
-    );
+    until_same(&a, &b, HALF_MINUTE, "a value that wanders over all lanes", &Rules::following(&a));
     assert_eq!(b.client().get("walk:2000").text().len(), 2001);
     tool.stop();
 }
@@ -228,16 +185,8 @@ fn expired_keys_go_with_the_source() {
         batch.push(cmd!["PEXPIRE", format!("renewed:{i}"), 1_000_000]);
     }
     source.load(&batch);
-    until(HALF_MINUTE, "the source to expire its keys", || {
-        source.dbsize() == 201
-    });
-    until_same(
-        &a,
-        &b,
-        HALF_MINUTE,
-        "after the expiry",
-        &Rules::following(&a),
-    );
+    until(HALF_MINUTE, "the source to expire its keys", || source.dbsize() == 201);
+    until_same(&a, &b, HALF_MINUTE, "after the expiry", &Rules::following(&a));
     tool.stop();
 }
 
@@ -248,9 +197,7 @@ fn keepalives_of_an_idle_source_keep_the_link() {
     let mut source = a.client();
     let connected = |source: &mut Client| source.info("stats").get("sync_full").cloned();
     let before = connected(&mut source);
-    holds_for(Duration::from_secs(6), "the replica's connection", || {
-        replica_seen(&mut source).is_some()
-    });
+    holds_for(Duration::from_secs(6), "the replica's connection", || replica_seen(&mut source).is_some());
     assert_eq!(connected(&mut source), before, "full syncs");
     source.call(&cmd!["SET", "after", "1"]);
     until_same(&a, &b, HALF_MINUTE, "after idling", &Rules::following(&a));

@@ -7,13 +7,7 @@ use crate::wait::{HALF_MINUTE, MINUTE};
 
 #[test]
 fn native_replicas_of_every_type_are_equal() {
-    for name in [
-        "redis-6.0",
-        "redis-7.0",
-        "redis-8.6",
-        "valkey-8.1",
-        "valkey-9.1",
-    ] {
+    for name in ["redis-6.0", "redis-7.0", "redis-8.6", "valkey-8.1", "valkey-9.1"] {
         let (a, b) = (Server::start(name), Server::start(name));
         let mut client = a.client();
         load_types(&a, &mut client, 7, "");
@@ -32,11 +26,7 @@ fn native_replicas_follow_the_random_load() {
     for name in ["redis-6.0", "redis-7.0", "redis-8.6", "valkey-9.1"] {
         let (a, b) = (Server::start(name), Server::start(name));
         load_bulk(&mut a.client(), "bulk:", 1000, 100);
-        let mix = Mix {
-            databases: vec![0, 1, 3],
-            across_databases: true,
-            ..Mix::of(&a)
-        };
+        let mix = Mix { databases: vec![0, 1, 3], across_databases: true, ..Mix::of(&a) };
         let load = Workload::start(&a, 11, 15_000, mix);
         load.until_sent(5000, HALF_MINUTE);
         replicate_natively(&a, &b);
@@ -55,10 +45,7 @@ fn comparer_sees_every_kind_of_difference() {
     let mut target = b.client();
     target.call(&cmd!["REPLICAOF", "NO", "ONE"]);
     let want = snapshot(&a);
-    assert_eq!(
-        differences(&want, &snapshot(&b), &Rules::default()),
-        [""; 0]
-    );
+    assert_eq!(differences(&want, &snapshot(&b), &Rules::default()), [""; 0]);
     let changes = [
         (cmd!["APPEND", "str:1", "x"], "value 0:'str:1'"),
         (cmd!["DEL", "str:2"], "missing 0:'str:2' (string)"),
@@ -66,26 +53,14 @@ fn comparer_sees_every_kind_of_difference() {
         (cmd!["HSET", "str:3", "f", "x"], ""),
         (cmd!["PEXPIRE", "ttl:1", 1_000_000], "expiry 0:'ttl:1'"),
         (cmd!["PERSIST", "ttl:2"], "expiry 0:'ttl:2'"),
-        (
-            cmd!["HPEXPIRE", "hash:0", 1_000_000, "FIELDS", 1, "f0"],
-            "field 0:'hash:0'",
-        ),
+        (cmd!["HPEXPIRE", "hash:0", 1_000_000, "FIELDS", 1, "f0"], "field 0:'hash:0'"),
         (cmd!["HSET", "hash:1", "f0", "other"], "field 0:'hash:1'"),
         (cmd!["LPUSH", "list:1", "x"], "value 0:'list:1'"),
         (cmd!["ZADD", "zset:1", 7, "zz"], "value 0:'zset:1'"),
-        (
-            cmd!["XACK", "stream:a", "g1", "1003-0", "1004-1"],
-            "stream 0:'stream:a' group g1 pending",
-        ),
+        (cmd!["XACK", "stream:a", "g1", "1003-0", "1004-1"], "stream 0:'stream:a' group g1 pending"),
         (cmd!["XGROUP", "SETID", "stream:b", "none", "0"], ""),
-        (
-            cmd!["XSETID", "stream:b", "9999-0"],
-            "stream 0:'stream:b' last-generated-id",
-        ),
-        (
-            cmd!["XGROUP", "DELCONSUMER", "stream:a", "g1", "idle-consumer"],
-            "stream 0:'stream:a'",
-        ),
+        (cmd!["XSETID", "stream:b", "9999-0"], "stream 0:'stream:b' last-generated-id"),
+        (cmd!["XGROUP", "DELCONSUMER", "stream:a", "g1", "idle-consumer"], "stream 0:'stream:a'"),
         (cmd!["SET", "keyferry:job:0", "a record"], ""),
     ];
     for (change, line) in changes {
@@ -96,10 +71,7 @@ fn comparer_sees_every_kind_of_difference() {
         let lines = differences(&before, &snapshot(&b), &Rules::default());
         match line {
             "" => assert_eq!(lines, [""; 0]),
-            _ => assert!(
-                lines.len() == 1 && lines[0].starts_with(line),
-                "{lines:?}, not {line}"
-            ),
+            _ => assert!(lines.len() == 1 && lines[0].starts_with(line), "{lines:?}, not {line}"),
         }
     }
 }
@@ -108,11 +80,9 @@ fn comparer_sees_every_kind_of_difference() {
 fn comparer_takes_expiries_an_hour_late_only_where_told() {
     let (a, b) = (Server::start("redis-7.0"), Server::start("redis-7.0"));
     let at = crate::compare::now_ms() + 10_000_000;
-    a.client()
-        .load(&[cmd!["SET", "k", "v"], cmd!["PEXPIREAT", "k", at]]);
+    a.client().load(&[cmd!["SET", "k", "v"], cmd!["PEXPIREAT", "k", at]]);
     let late = at + crate::compare::GRACE_MS;
-    b.client()
-        .load(&[cmd!["SET", "k", "v"], cmd!["PEXPIREAT", "k", late]]);
+    b.client().load(&[cmd!["SET", "k", "v"], cmd!["PEXPIREAT", "k", late]]);
     let (x, y) = (snapshot(&a), snapshot(&b));
     assert_eq!(differences(&x, &y, &Rules::following(&a)), [""; 0]);
     assert_eq!(differences(&x, &y, &Rules::default()).len(), 1);
@@ -124,8 +94,5 @@ fn server_keeps_port_and_folder_over_a_restart() {
     a.client().load(&[cmd!["SET", "k", "v"], cmd!["SAVE"]]);
     let port = a.port;
     a.restart();
-    assert_eq!(
-        (a.port, a.client().get("k").text()),
-        (port, "v".to_string())
-    );
+    assert_eq!((a.port, a.client().get("k").text()), (port, "v".to_string()));
 }

@@ -27,8 +27,7 @@ impl Line {
                 let Ok(far) = TcpStream::connect(("127.0.0.1", to.load(Ordering::SeqCst))) else { continue };
                 let mut open = open.lock().expect("the list of connections");
                 for (from, into) in [(&near, &far), (&far, &near)] {
-                    let (Ok(from), Ok(into), Ok(kept)) = (from.try_clone(), into.try_clone(), from.try_clone())
-                    else {
+                    let (Ok(from), Ok(into), Ok(kept)) = (from.try_clone(), into.try_clone(), from.try_clone()) else {
                         continue;
                     };
                     open.push(kept);

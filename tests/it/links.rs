@@ -13,10 +13,7 @@ fn cut_under_load(cuts: u32, cut: impl Fn(&Server, &Server, u32)) {
     let a = Server::with("redis-7.0", &config);
     let b = Server::start("redis-7.0");
     load_bulk(&mut a.client(), "bulk:", 20_000, 100);
-    let mix = Mix {
-        databases: vec![0, 2],
-        ..Mix::of(&a)
-    };
+    let mix = Mix { databases: vec![0, 2], ..Mix::of(&a) };
     let load = Workload::start(&a, fastrand::u64(..), 6000, mix);
     let mut tool = Tool::sync(&a, &b, &[]);
     until(HALF_MINUTE, "the copy", || b.client().dbsize() > 20_000);
@@ -35,8 +32,7 @@ fn cut_source(a: &Server) {
 }
 
 fn cut_target(b: &Server) {
-    b.client()
-        .call(&cmd!["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
+    b.client().call(&cmd!["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
 }
 
 #[test]
@@ -51,13 +47,7 @@ fn lost_target_connections_end_equal() {
 
 #[test]
 fn losses_on_both_sides_end_equal() {
-    cut_under_load(8, |a, b, i| {
-        if i % 2 == 0 {
-            cut_source(a)
-        } else {
-            cut_target(b)
-        }
-    });
+    cut_under_load(8, |a, b, i| if i % 2 == 0 { cut_source(a) } else { cut_target(b) });
 }
 
 #[test]
@@ -65,9 +55,7 @@ fn a_source_connection_lost_in_the_copy_ends_equal() {
     let (a, b) = (Server::start("redis-7.0"), Server::start("redis-7.0"));
     load_bulk(&mut a.client(), "bulk:", 30_000, 1000);
     let mut tool = Tool::sync(&a, &b, &["--rate", "8MiB"]);
-    until(HALF_MINUTE, "part of the copy", || {
-        b.client().dbsize() > 2000
-    });
+    until(HALF_MINUTE, "part of the copy", || b.client().dbsize() > 2000);
     cut_source(&a);
     a.client().call(&cmd!["SET", "after", 1]);
     until_same(&a, &b, MINUTE, "a copy begun twice", &Rules::following(&a));
@@ -80,18 +68,10 @@ fn a_target_connection_lost_in_the_copy_ends_equal() {
     load_bulk(&mut a.client(), "bulk:", 30_000, 1000);
     let mut tool = Tool::sync(&a, &b, &["--rate", "8MiB"]);
     for part in [2000, 8000, 15_000] {
-        until(HALF_MINUTE, "part of the copy", || {
-            b.client().dbsize() > part
-        });
+        until(HALF_MINUTE, "part of the copy", || b.client().dbsize() > part);
         cut_target(&b);
     }
-    until_same(
-        &a,
-        &b,
-        MINUTE,
-        "a copy with lost replies",
-        &Rules::following(&a),
-    );
+    until_same(&a, &b, MINUTE, "a copy with lost replies", &Rules::following(&a));
     tool.stop();
 }
 
@@ -100,21 +80,13 @@ fn a_paused_target_is_waited_for() {
     let (a, b) = (Server::start("redis-7.0"), Server::start("redis-7.0"));
     a.client().call(&cmd!["SET", "first", 1]);
     let mut tool = Tool::sync(&a, &b, &[]);
-    until(HALF_MINUTE, "the copy", || {
-        b.client().call(&cmd!["EXISTS", "first"]).int() == 1
-    });
+    until(HALF_MINUTE, "the copy", || b.client().call(&cmd!["EXISTS", "first"]).int() == 1);
     let load = Workload::start(&a, 3, 5000, Mix::of(&a));
     let paused = Paused::new(&b);
     load.until_sent(15_000, HALF_MINUTE);
     drop(paused);
     load.stop();
-    until_same(
-        &a,
-        &b,
-        HALF_MINUTE,
-        "after the pause",
-        &Rules::following(&a),
-    );
+    until_same(&a, &b, HALF_MINUTE, "after the pause", &Rules::following(&a));
     tool.stop();
 }
 
@@ -129,41 +101,25 @@ fn a_source_that_comes_back_is_followed_again() {
     tool.until_text("connect", HALF_MINUTE);
     a.restart();
     a.client().call(&cmd!["SET", "second", 2]);
-    until_same(
-        &a,
-        &b,
-        MINUTE,
-        "after the source's restart",
-        &Rules::following(&a),
-    );
+    until_same(&a, &b, MINUTE, "after the source's restart", &Rules::following(&a));
     tool.stop();
 }
 
 #[test]
 fn a_source_that_takes_its_time_is_explained() {
-    let a = Server::with(
-        "redis-7.0",
-        &["repl-diskless-sync yes", "repl-diskless-sync-delay 6"],
-    );
+    let a = Server::with("redis-7.0", &["repl-diskless-sync yes", "repl-diskless-sync-delay 6"]);
     let b = Server::start("redis-7.0");
     a.client().call(&cmd!["SET", "k", "v"]);
     let mut tool = Tool::sync(&a, &b, &["--once", "--progress", "log"]);
     tool.until_text("snapshot", HALF_MINUTE);
-    assert_eq!(
-        b.client().call(&cmd!["EXISTS", "k"]).int(),
-        0,
-        "the reason came after the wait"
-    );
+    assert_eq!(b.client().call(&cmd!["EXISTS", "k"]).int(), 0, "the reason came after the wait");
     tool.must_end(HALF_MINUTE, 0);
 }
 
 #[test]
 fn a_source_without_psync_but_with_sync_is_copied() {
     let config = [FAST, &["rename-command PSYNC \"\""]].concat();
-    let (a, b) = (
-        Server::with("redis-7.0", &config),
-        Server::start("redis-7.0"),
-    );
+    let (a, b) = (Server::with("redis-7.0", &config), Server::start("redis-7.0"));
     load_types(&a, &mut a.client(), 6, "");
     Tool::once(&a, &b, &[], MINUTE);
     must_be_same(&a, &b, "by SYNC", &Rules::of(&a));
@@ -171,15 +127,8 @@ fn a_source_without_psync_but_with_sync_is_copied() {
 
 #[test]
 fn a_source_that_hides_replication_is_explained() {
-    let config = [
-        FAST,
-        &["rename-command PSYNC \"\"", "rename-command SYNC \"\""],
-    ]
-    .concat();
-    let (a, b) = (
-        Server::with("redis-7.0", &config),
-        Server::start("redis-7.0"),
-    );
+    let config = [FAST, &["rename-command PSYNC \"\"", "rename-command SYNC \"\""]].concat();
+    let (a, b) = (Server::with("redis-7.0", &config), Server::start("redis-7.0"));
     let mut tool = Tool::sync(&a, &b, &["--once"]);
     let code = tool.wait(HALF_MINUTE);
     assert!(code == 1 || code == 3, "exit {code}: {}", tool.tail());
@@ -208,10 +157,7 @@ fn passwords_are_taken_from_the_url_and_never_shown() {
     tool.must_end(MINUTE, 0);
     must_be_same(&a, &b, "with passwords", &Rules::of(&a));
     let text = tool.text();
-    assert!(
-        !text.contains(WORD) && !text.contains(WORD_IN_URL),
-        "a password is shown"
-    );
+    assert!(!text.contains(WORD) && !text.contains(WORD_IN_URL), "a password is shown");
 }
 
 #[test]
@@ -220,19 +166,9 @@ fn passwords_are_taken_from_environment_and_file() {
     a.client().call(&cmd!["SET", "k", "v"]);
     let file = a.dir().join("word");
     std::fs::write(&file, format!("{WORD}\n")).expect("the file is written");
-    let (from, to) = (
-        format!("redis://127.0.0.1:{}", a.port),
-        format!("redis://127.0.0.1:{}", b.port),
-    );
+    let (from, to) = (format!("redis://127.0.0.1:{}", a.port), format!("redis://127.0.0.1:{}", b.port));
     let file = file.display().to_string();
-    let args = [
-        "sync",
-        &from,
-        &to,
-        "--once",
-        "--target-password-file",
-        &file,
-    ];
+    let args = ["sync", &from, &to, "--once", "--target-password-file", &file];
     let mut tool = Tool::run_with(&args, &[("KEYFERRY_SOURCE_PASSWORD", WORD)]);
     tool.must_end(HALF_MINUTE, 0);
     must_be_same(&a, &b, "with passwords", &Rules::of(&a));
@@ -259,8 +195,7 @@ fn a_wrong_password_ends_at_once_without_showing_it() {
 fn acl_users_with_the_least_rights_do() {
     let (a, b) = (Server::start("redis-7.0"), Server::start("redis-7.0"));
     load_types(&a, &mut a.client(), 2, "");
-    let reader =
-        "+psync +replconf +ping +info ~* +dump +exists +pttl +pexpiretime +time +multi +exec";
+    let reader = "+psync +replconf +ping +info ~* +dump +exists +pttl +pexpiretime +time +multi +exec";
     let mut acl = cmd!["ACL", "SETUSER", "mover", "on", format!(">{WORD}")];
     acl.extend(reader.split(' ').map(|w| w.as_bytes().to_vec()));
     a.client().call(&acl);
@@ -268,26 +203,11 @@ fn acl_users_with_the_least_rights_do() {
     let mut acl = cmd!["ACL", "SETUSER", "writer", "on", format!(">{WORD}")];
     acl.extend(writer.split(' ').map(|w| w.as_bytes().to_vec()));
     b.client().call(&acl);
-    let (from, to) = (
-        url(&a, "mover", WORD_IN_URL),
-        url(&b, "writer", WORD_IN_URL),
-    );
+    let (from, to) = (url(&a, "mover", WORD_IN_URL), url(&b, "writer", WORD_IN_URL));
     let mut tool = Tool::run(&["sync", &from, &to]);
-    until_same(
-        &a,
-        &b,
-        HALF_MINUTE,
-        "the copy with least rights",
-        &Rules::following(&a),
-    );
+    until_same(&a, &b, HALF_MINUTE, "the copy with least rights", &Rules::following(&a));
     a.client().call(&cmd!["SET", "more", 1]);
-    until_same(
-        &a,
-        &b,
-        HALF_MINUTE,
-        "the stream with least rights",
-        &Rules::following(&a),
-    );
+    until_same(&a, &b, HALF_MINUTE, "the stream with least rights", &Rules::following(&a));
     tool.stop();
 }
 
@@ -310,17 +230,12 @@ fn tls_with_client_certificates_on_both_sides_ends_equal() {
     let a = certs.server("redis-7.0", "server", true);
     let b = certs.server("valkey-8.1", "server", true);
     load_types(&a, &mut a.client(), 1, "");
-    let (ca, cert, key) = (
-        certs.text("ca.crt"),
-        certs.text("client.crt"),
-        certs.text("client.key"),
-    );
+    let (ca, cert, key) = (certs.text("ca.crt"), certs.text("client.crt"), certs.text("client.key"));
     let (from, to) = (tls_url(&a), tls_url(&b));
     let mut args = vec!["sync", &from, &to];
-    for side in [
-        ["--source-cacert", "--source-cert", "--source-key"],
-        ["--target-cacert", "--target-cert", "--target-key"],
-    ] {
+    for side in
+        [["--source-cacert", "--source-cert", "--source-key"], ["--target-cacert", "--target-cert", "--target-key"]]
+    {
         args.extend([side[0], &ca, side[1], &cert, side[2], &key]);
     }
     let load = Workload::start(&a, 8, 3000, Mix::of(&a));
@@ -340,31 +255,11 @@ fn tls_mistakes_are_refused_in_clear_words() {
     let b = Server::start("redis-7.0");
     let (ca, other) = (certs.text("ca.crt"), certs.text("other-ca.crt"));
     let cases = [
-        (
-            "another CA",
-            tls_url(&a),
-            vec!["--source-cacert", &other],
-            "certificate",
-        ),
+        ("another CA", tls_url(&a), vec!["--source-cacert", &other], "certificate"),
         ("no CA", tls_url(&a), vec![], "certificate"),
-        (
-            "another name",
-            tls_url(&elsewhere),
-            vec!["--source-cacert", &ca],
-            "certificate",
-        ),
-        (
-            "no client certificate",
-            tls_url(&strict),
-            vec!["--source-cacert", &ca],
-            "certificate",
-        ),
-        (
-            "no such file",
-            tls_url(&a),
-            vec!["--source-cacert", "/nowhere.crt"],
-            "nowhere.crt",
-        ),
+        ("another name", tls_url(&elsewhere), vec!["--source-cacert", &ca], "certificate"),
+        ("no client certificate", tls_url(&strict), vec!["--source-cacert", &ca], "certificate"),
+        ("no such file", tls_url(&a), vec!["--source-cacert", "/nowhere.crt"], "nowhere.crt"),
         ("no TLS on a TLS port", tls_url(&a).replace("rediss:", "redis:"), vec![], "write rediss://"),
     ];
     for (label, from, more, word) in cases {
@@ -373,16 +268,9 @@ fn tls_mistakes_are_refused_in_clear_words() {
         args.extend(more);
         let mut tool = Tool::run(&args);
         let code = tool.wait(HALF_MINUTE);
-        assert!(
-            code == 1 || code == 2,
-            "{label}: exit {code}: {}",
-            tool.tail()
-        );
+        assert!(code == 1 || code == 2, "{label}: exit {code}: {}", tool.tail());
         let text = tool.text();
-        assert!(
-            text.contains(word) && text.contains("error:"),
-            "{label}: {text}"
-        );
+        assert!(text.contains(word) && text.contains("error:"), "{label}: {text}");
     }
 }
 
@@ -393,13 +281,9 @@ fn tls_without_verification_and_with_another_name_works_where_told() {
     let b = Server::start("redis-8.0");
     a.client().call(&cmd!["SET", "k", "v"]);
     let ca = certs.text("ca.crt");
-    for (options, warns) in [
-        (vec!["--source-insecure"], true),
-        (
-            vec!["--source-cacert", &ca, "--source-sni", "other.example"],
-            false,
-        ),
-    ] {
+    for (options, warns) in
+        [(vec!["--source-insecure"], true), (vec!["--source-cacert", &ca, "--source-sni", "other.example"], false)]
+    {
         let (from, to) = (tls_url(&a), b.url());
         let mut args = vec!["sync", &from, &to, "--once", "--existing", "replace"];
         args.extend(options);
@@ -417,5 +301,8 @@ fn tls_to_a_plain_port_is_told() {
     let mut tool = Tool::run(&["sync", &from, &b.url(), "--once", "--source-insecure", "--retry-for", "1s"]);
     let code = tool.wait(HALF_MINUTE);
     let text = tool.text();
-    assert!(matches!(code, 1 | 5) && text.contains("TLS on this port") && text.contains("write redis://"), "{code}: {text}");
+    assert!(
+        matches!(code, 1 | 5) && text.contains("TLS on this port") && text.contains("write redis://"),
+        "{code}: {text}"
+    );
 }

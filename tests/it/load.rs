@@ -46,27 +46,12 @@ pub fn load_function(server: &Server, client: &mut Client) {
 }
 
 fn load_strings(out: &mut Vec<Cmd>, rng: &mut Rng, p: &str, far: i64) {
-    const NUMBERS: [i64; 11] = [
-        0,
-        -1,
-        127,
-        128,
-        -129,
-        32_767,
-        65_536,
-        2_147_483_648,
-        -2_147_483_649,
-        i64::MAX,
-        i64::MIN,
-    ];
+    const NUMBERS: [i64; 11] =
+        [0, -1, 127, 128, -129, 32_767, 65_536, 2_147_483_648, -2_147_483_649, i64::MAX, i64::MIN];
     for i in 0..200 {
         let text = format!("value-{i}").repeat(rng.usize(1..5));
         out.push(cmd!["SET", format!("{p}str:{i}"), text]);
-        out.push(cmd![
-            "SET",
-            format!("{p}int:{i}"),
-            NUMBERS[i % NUMBERS.len()]
-        ]);
+        out.push(cmd!["SET", format!("{p}int:{i}"), NUMBERS[i % NUMBERS.len()]]);
         let key = format!("{p}ttl:{i}");
         out.push(cmd!["SET", key, "x".repeat(rng.usize(0..300))]);
         out.push(cmd!["PEXPIREAT", key, far + rng.i64(0..1_000_000_000)]);
@@ -79,23 +64,11 @@ fn load_strings(out: &mut Vec<Cmd>, rng: &mut Rng, p: &str, far: i64) {
     out.push(cmd!["SET", p, "the empty key, where there is no prefix"]);
     out.push(cmd!["SET", format!("{p}str:empty"), ""]);
     out.push(cmd!["SET", format!("{p}str:lzf"), "abc".repeat(5000)]);
-    out.push(cmd![
-        "SET",
-        format!("{p}str:big"),
-        random_bytes(rng, 3_000_000)
-    ]);
+    out.push(cmd!["SET", format!("{p}str:big"), random_bytes(rng, 3_000_000)]);
 }
 
 fn load_collections(out: &mut Vec<Cmd>, rng: &mut Rng, p: &str, far: i64) {
-    const SCORES: [&str; 7] = [
-        "inf",
-        "-inf",
-        "0",
-        "-0.0",
-        "3.141592653589793",
-        "1e300",
-        "5e-324",
-    ];
+    const SCORES: [&str; 7] = ["inf", "-inf", "0", "-0.0", "3.141592653589793", "1e300", "5e-324"];
     for i in 0..20_usize {
         let size = [1, 5, 100, 128, 129, 600][i % 6];
         let mut list = cmd!["RPUSH", format!("{p}list:{i}")];
@@ -110,11 +83,7 @@ fn load_collections(out: &mut Vec<Cmd>, rng: &mut Rng, p: &str, far: i64) {
                 1 => j.to_string().into_bytes(),
                 _ => vec![b'y'; rng.usize(0..90)],
             });
-            let number = if i % 2 == 1 {
-                rng.i64(..)
-            } else {
-                rng.i64(-100..30_000)
-            };
+            let number = if i % 2 == 1 { rng.i64(..) } else { rng.i64(-100..30_000) };
             ints.push(number.to_string().into_bytes());
             set.push(format!("m{}", rng.u32(0..1_000_000)).into_bytes());
             let score = match rng.usize(0..8) {
@@ -134,28 +103,13 @@ fn load_collections(out: &mut Vec<Cmd>, rng: &mut Rng, p: &str, far: i64) {
         out.push(cmd!["PEXPIREAT", format!("{p}hash:{i}"), far + i as i64]);
         out.push(cmd!["SETBIT", format!("{p}bit:{i}"), rng.u32(0..10_000), 1]);
         let geo = format!("{p}geo:{i}");
-        out.push(cmd![
-            "GEOADD",
-            geo,
-            "13.361389",
-            "38.115556",
-            "a",
-            "15.087269",
-            "37.502669",
-            "b"
-        ]);
+        out.push(cmd!["GEOADD", geo, "13.361389", "38.115556", "a", "15.087269", "37.502669", "b"]);
     }
 }
 
 fn load_long(out: &mut Vec<Cmd>, rng: &mut Rng, p: &str) {
     let big = random_bytes(rng, 200_000);
-    out.push(cmd![
-        "RPUSH",
-        format!("{p}list:bigitem"),
-        "q".repeat(70_000),
-        "small",
-        big
-    ]);
+    out.push(cmd!["RPUSH", format!("{p}list:bigitem"), "q".repeat(70_000), "small", big]);
     let mut list = cmd!["RPUSH", format!("{p}list:long")];
     let mut set = cmd!["SADD", format!("{p}set:big")];
     let mut zset = cmd!["ZADD", format!("{p}zset:big")];
@@ -188,30 +142,13 @@ fn load_streams(out: &mut Vec<Cmd>, p: &str, has_createconsumer: bool) {
         out.push(cmd!["XGROUP", "CREATE", a, group, from]);
     }
     for (who, count, from) in [("alice", 50, ">"), ("bob", 20, ">"), ("alice", 5, "0")] {
-        out.push(cmd![
-            "XREADGROUP",
-            "GROUP",
-            "g1",
-            who,
-            "COUNT",
-            count,
-            "STREAMS",
-            a,
-            from
-        ]);
+        out.push(cmd!["XREADGROUP", "GROUP", "g1", who, "COUNT", count, "STREAMS", a, from]);
     }
     out.push(cmd!["XACK", a, "g1", "1001-1", "1002-2"]);
     if has_createconsumer {
         out.push(cmd!["XGROUP", "CREATECONSUMER", a, "g1", "idle-consumer"]);
     }
-    out.push(cmd![
-        "XGROUP",
-        "CREATE",
-        format!("{p}stream:empty"),
-        "g",
-        "$",
-        "MKSTREAM"
-    ]);
+    out.push(cmd!["XGROUP", "CREATE", format!("{p}stream:empty"), "g", "$", "MKSTREAM"]);
     out.push(cmd!["XADD", format!("{p}stream:gone"), "5-5", "a", "b"]);
     out.push(cmd!["XDEL", format!("{p}stream:gone"), "5-5"]);
 }
@@ -222,13 +159,7 @@ pub fn load_bulk(client: &mut Client, prefix: &str, n: usize, size: usize) {
     let text: Vec<u8> = (0..size + 1000).map(|_| rng.alphanumeric() as u8).collect();
     for from in (0..n).step_by(5000) {
         let part: Vec<Cmd> = (from..n.min(from + 5000))
-            .map(|i| {
-                cmd![
-                    "SET",
-                    format!("{prefix}{i}"),
-                    text[i % 1000..i % 1000 + size]
-                ]
-            })
+            .map(|i| cmd!["SET", format!("{prefix}{i}"), text[i % 1000..i % 1000 + size]])
             .collect();
         client.load(&part);
     }
@@ -353,18 +284,7 @@ fn strings(kind: u32, x: &Names, rng: &mut Rng) -> Vec<Cmd> {
         18 => cmd!["PERSIST", x.k("cnt")],
         19 => cmd!["SETRANGE", x.k("rng"), x.n % 40, v],
         20 => cmd!["SETBIT", x.k("bit"), x.n, 1],
-        21 => cmd![
-            "BITFIELD",
-            x.k("bit"),
-            "SET",
-            "u8",
-            x.n % 60,
-            7,
-            "INCRBY",
-            "i5",
-            9,
-            1
-        ],
+        21 => cmd!["BITFIELD", x.k("bit"), "SET", "u8", x.n % 60, 7, "INCRBY", "i5", 9, 1],
         22 => cmd!["PFADD", x.k("hll"), v],
         _ => cmd!["EXPIRE", x.k("hsh"), 3],
     }]
@@ -418,32 +338,14 @@ fn several_keys(kind: u32, x: &Names, rng: &mut Rng) -> Vec<Cmd> {
         }
         55 => cmd!["SMOVE", x.k("set"), x.o("set"), v[..3]],
         56 => cmd!["ZUNIONSTORE", x.o("zun"), 2, x.k("zst"), x.o("zst")],
-        57 => cmd![
-            "ZINTERSTORE",
-            x.o("zun"),
-            2,
-            x.k("zst"),
-            x.o("zst"),
-            "WEIGHTS",
-            2,
-            3
-        ],
+        57 => cmd!["ZINTERSTORE", x.o("zun"), 2, x.k("zst"), x.o("zst"), "WEIGHTS", 2, 3],
         58 => cmd!["BITOP", "OR", x.o("bop"), x.k("bit"), x.o("bit")],
         59 => cmd!["PFMERGE", x.o("hll"), x.k("hll")],
         60 => cmd!["SORT", x.k("set"), "ALPHA", "STORE", x.o("srt")],
         61 => cmd!["MSET", x.k("msa"), v, x.o("msb"), v],
         62 => cmd!["MSETNX", x.k("msa"), v, x.o("msn"), v],
         63 => cmd!["DEL", x.k("msa"), x.o("msb"), x.k("uni"), x.o("msn")],
-        64 => cmd![
-            "GEORADIUS",
-            x.k("geo"),
-            10,
-            38,
-            900,
-            "km",
-            "STORE",
-            x.o("geo")
-        ],
+        64 => cmd!["GEORADIUS", x.k("geo"), 10, 38, 900, "km", "STORE", x.o("geo")],
         65 => cmd!["EVAL", script, 2, x.k("cnt"), x.k("scr")],
         66 => {
             return transaction(&[
@@ -453,34 +355,11 @@ fn several_keys(kind: u32, x: &Names, rng: &mut Rng) -> Vec<Cmd> {
             ]);
         }
         67 => {
-            return transaction(&[
-                cmd!["SET", x.k("str"), v],
-                cmd!["DEL", x.k("lst")],
-                cmd!["INCR", x.o("cnt")],
-            ]);
+            return transaction(&[cmd!["SET", x.k("str"), v], cmd!["DEL", x.k("lst")], cmd!["INCR", x.o("cnt")]]);
         }
         68 => cmd!["XGROUP", "CREATE", x.k("stm"), group, "0", "MKSTREAM"],
-        69 => cmd![
-            "XREADGROUP",
-            "GROUP",
-            group,
-            "c1",
-            "COUNT",
-            3,
-            "STREAMS",
-            x.k("stm"),
-            ">"
-        ],
-        70 => cmd![
-            "XREADGROUP",
-            "GROUP",
-            group,
-            "c2",
-            "NOACK",
-            "STREAMS",
-            x.k("stm"),
-            ">"
-        ],
+        69 => cmd!["XREADGROUP", "GROUP", group, "c1", "COUNT", 3, "STREAMS", x.k("stm"), ">"],
+        70 => cmd!["XREADGROUP", "GROUP", group, "c2", "NOACK", "STREAMS", x.k("stm"), ">"],
         71 => cmd!["XTRIM", x.k("stm"), "MAXLEN", 40],
         _ => cmd!["LPUSH", x.k("lst"), v],
     }]
@@ -497,14 +376,7 @@ fn newer(kind: u32, x: &Names, rng: &mut Rng) -> Vec<Cmd> {
         6 => cmd!["LMPOP", 2, x.k("lst"), x.o("lst"), "LEFT", "COUNT", 2],
         7 => cmd!["ZMPOP", 2, x.k("zst"), x.o("zst"), "MIN"],
         8 => cmd!["PEXPIRE", x.k("cnt"), 5000, "NX"],
-        9 => cmd![
-            "HPEXPIRE",
-            x.k("hsh"),
-            rng.u32(300..4000),
-            "FIELDS",
-            1,
-            field
-        ],
+        9 => cmd!["HPEXPIRE", x.k("hsh"), rng.u32(300..4000), "FIELDS", 1, field],
         10 => cmd!["HPERSIST", x.k("hsh"), "FIELDS", 1, field],
         11 => cmd!["HEXPIRE", x.k("hsh"), 1000, "FIELDS", 2, field, "t"],
         _ => cmd!["HSET", x.k("hsh"), field, v],
@@ -559,23 +431,14 @@ pub struct Workload {
 impl Workload {
     /// `rate` in commands a second.
     pub fn start(server: &Server, seed: u64, rate: u64, mix: Mix) -> Workload {
-        println!(
-            "load on {}: seed {seed}, {rate}/s, databases {:?}",
-            server.name, mix.databases
-        );
+        println!("load on {}: seed {seed}, {rate}/s, databases {:?}", server.name, mix.databases);
         let halt = Arc::new(AtomicBool::new(false));
         let sent = Arc::new(AtomicU64::new(0));
         let popper = start_popper(server.client(), mix.databases[0], Arc::clone(&halt));
         let client = server.client();
         let (stop, count) = (Arc::clone(&halt), Arc::clone(&sent));
-        let thread =
-            std::thread::spawn(move || write_until(client, seed, rate, &mix, &stop, &count));
-        Workload {
-            halt,
-            sent,
-            thread: Some(thread),
-            popper: Some(popper),
-        }
+        let thread = std::thread::spawn(move || write_until(client, seed, rate, &mix, &stop, &count));
+        Workload { halt, sent, thread: Some(thread), popper: Some(popper) }
     }
 
     /// How many commands were sent so far.
@@ -630,12 +493,7 @@ fn write_until(
             batch.extend(random_command(&mut rng, mix));
         }
         // What the blocked reader of `start_popper` gets: the stream shows it as a pop.
-        batch.push(cmd![
-            "RPUSH",
-            format!("{}blk", mix.prefixes[0]),
-            "job",
-            "rest"
-        ]);
+        batch.push(cmd!["RPUSH", format!("{}blk", mix.prefixes[0]), "job", "rest"]);
         let Ok(replies) = client.try_pipe(&batch) else {
             *errors.entry("connection lost".to_string()).or_default() += 1;
             break;

@@ -15,10 +15,7 @@ fn is_usage_error(args: &[&str], words: &[&str]) {
     let (code, text) = ends(args);
     assert_eq!(code, 2, "{args:?}: {text}");
     for word in words {
-        assert!(
-            text.contains(word),
-            "{args:?} says nothing of {word:?}: {text}"
-        );
+        assert!(text.contains(word), "{args:?} says nothing of {word:?}: {text}");
     }
 }
 
@@ -29,18 +26,12 @@ const THERE: &str = "redis://127.0.0.1:2";
 fn unknown_options_and_bad_values_are_usage_errors() {
     is_usage_error(&["sync", HERE, THERE, "--onse"], &["--onse", "--once"]);
     is_usage_error(&["sync", HERE, THERE, "--db", "two"], &["two"]);
-    is_usage_error(
-        &["sync", HERE, THERE, "--existing", "maybe"],
-        &["maybe", "refuse"],
-    );
+    is_usage_error(&["sync", HERE, THERE, "--existing", "maybe"], &["maybe", "refuse"]);
     is_usage_error(&["sync", HERE, THERE, "--memory", "256"], &["256"]);
     is_usage_error(&["sync", HERE, THERE, "--retry-for", "5"], &["5"]);
     is_usage_error(&["sync", HERE, THERE, "--key-regex", "("], &["key-regex"]);
     is_usage_error(&["sync", HERE, THERE, "--db-map", "2-0"], &["2-0"]);
-    is_usage_error(
-        &["sync", HERE, THERE, "--type", "strng"],
-        &["strng", "string"],
-    );
+    is_usage_error(&["sync", HERE, THERE, "--type", "strng"], &["strng", "string"]);
     is_usage_error(&["sync", HERE, THERE, "--lanes", "0"], &["lanes"]);
 }
 
@@ -79,13 +70,11 @@ fn job_file(text: &str) -> (tempfile::TempDir, String) {
 
 #[test]
 fn a_job_files_unknown_key_is_told_with_its_line_and_the_nearest_name() {
-    let (_dir, path) = job_file(&format!(
-        "[source]\nurl = \"{HERE}\"\n[target]\nurl = \"{THERE}\"\nexistng = \"keep\"\n"
-    ));
+    let (_dir, path) =
+        job_file(&format!("[source]\nurl = \"{HERE}\"\n[target]\nurl = \"{THERE}\"\nexistng = \"keep\"\n"));
     is_usage_error(&["sync", &path], &["existng", "existing", "5"]);
-    let (_dir, path) = job_file(&format!(
-        "[source]\nurl = \"{HERE}\"\n[target]\nurl = \"{THERE}\"\n[filter]\ndatabases = \"two\"\n"
-    ));
+    let (_dir, path) =
+        job_file(&format!("[source]\nurl = \"{HERE}\"\n[target]\nurl = \"{THERE}\"\n[filter]\ndatabases = \"two\"\n"));
     is_usage_error(&["sync", &path], &["line 6"]);
     is_usage_error(&["sync", "/nowhere/job.toml"], &["/nowhere/job.toml"]);
 }
@@ -116,37 +105,24 @@ fn an_unreachable_end_is_retried_and_then_told() {
     for (from, to) in [(&nobody, &b.url()), (&b.url(), &nobody)] {
         let (code, text) = ends(&["sync", from, to, "--once", "--retry-for", "2s"]);
         assert_eq!(code, 5, "{text}");
-        assert!(
-            text.contains("error:") && text.contains("127.0.0.1"),
-            "{text}"
-        );
+        assert!(text.contains("error:") && text.contains("127.0.0.1"), "{text}");
     }
 }
 
 #[test]
 fn a_target_that_is_a_replica_is_refused() {
-    let (a, b, c) = (
-        Server::start("redis-7.0"),
-        Server::start("redis-7.0"),
-        Server::start("redis-7.0"),
-    );
+    let (a, b, c) = (Server::start("redis-7.0"), Server::start("redis-7.0"), Server::start("redis-7.0"));
     a.client().call(&cmd!["SET", "k", "v"]);
     crate::server::replicate_natively(&c, &b);
     let (code, text) = ends(&["sync", &a.url(), &b.url(), "--once", "--retry-for", "2s"]);
     assert_ne!(code, 0, "{text}");
-    assert!(
-        text.contains("replica") || text.contains("READONLY"),
-        "{text}"
-    );
+    assert!(text.contains("replica") || text.contains("READONLY"), "{text}");
 }
 
 #[test]
 fn a_target_that_may_evict_is_refused_unless_allowed() {
     let a = Server::start("redis-7.0");
-    let b = Server::with(
-        "redis-7.0",
-        &["maxmemory 100mb", "maxmemory-policy allkeys-lru"],
-    );
+    let b = Server::with("redis-7.0", &["maxmemory 100mb", "maxmemory-policy allkeys-lru"]);
     a.client().call(&cmd!["SET", "k", "v"]);
     let (code, text) = ends(&["sync", &a.url(), &b.url(), "--once"]);
     assert!(code == 1 || code == 3, "exit {code}: {text}");
@@ -161,14 +137,7 @@ fn a_target_that_may_evict_is_refused_unless_allowed() {
 fn help_is_grouped_and_short() {
     let (code, text) = ends(&["sync", "--help"]);
     assert_eq!(code, 0);
-    for word in [
-        "--source",
-        "--target",
-        "--once",
-        "--db",
-        "--existing",
-        "--lanes",
-    ] {
+    for word in ["--source", "--target", "--once", "--db", "--existing", "--lanes"] {
         assert!(text.contains(word), "no {word} in: {text}");
     }
     let (code, text) = ends(&["--version"]);

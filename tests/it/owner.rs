@@ -59,14 +59,8 @@ fn follows(a: &Server, b: &Server, tool: &mut Tool, name: &str) {
 fn must_be_refused(tool: &mut Tool, owner: &str) {
     tool.must_end(HALF_MINUTE, 3);
     let text = tool.text();
-    assert!(
-        text.contains("error: job one already has an owner"),
-        "{text}"
-    );
-    assert!(
-        text.contains(owner) && text.contains("--takeover"),
-        "{text}"
-    );
+    assert!(text.contains("error: job one already has an owner"), "{text}");
+    assert!(text.contains(owner) && text.contains("--takeover"), "{text}");
 }
 
 /// Counters that the source counts up until dropped; twice the same write shows in them.
@@ -110,11 +104,7 @@ fn second_starter_is_refused_naming_the_owner_and_the_first_goes_on() {
     follows(&a, &b, &mut first, "l");
     until_same(&a, &b, HALF_MINUTE, "two starters", &Rules::following(&a));
     first.stop();
-    assert_eq!(
-        lease(&mut b.client()),
-        "",
-        "a clean end gives the lease back"
-    );
+    assert_eq!(lease(&mut b.client()), "", "a clean end gives the lease back");
 }
 
 #[test]
@@ -142,9 +132,7 @@ fn frozen_owner_is_replaced_and_ends_when_it_wakes_up() {
         follows(&a, &b, &mut first, "k");
         first.freeze();
         let mut target = b.client();
-        until(HALF_MINUTE, "the lease's end", || {
-            lease(&mut target).is_empty()
-        });
+        until(HALF_MINUTE, "the lease's end", || lease(&mut target).is_empty());
         let mut second = start(&a, &b, &[]);
         until_owner(&b, &mut second, Duration::from_secs(5));
         follows(&a, &b, &mut second, "l");
@@ -153,10 +141,7 @@ fn frozen_owner_is_replaced_and_ends_when_it_wakes_up() {
         first.must_end(HALF_MINUTE, 1);
         let text = first.text();
         let by = format!("process {}", second.pid());
-        assert!(
-            text.contains("another owner took job one") && text.contains(&by),
-            "{text}"
-        );
+        assert!(text.contains("another owner took job one") && text.contains(&by), "{text}");
         follows(&a, &b, &mut second, "m");
         drop(load);
         until_same(&a, &b, HALF_MINUTE, "a frozen owner", &Rules::following(&a));
@@ -171,9 +156,7 @@ fn frozen_owner_that_wakes_up_before_anyone_came_goes_on() {
     follows(&a, &b, &mut tool, "k");
     tool.freeze();
     let mut target = b.client();
-    until(HALF_MINUTE, "the lease's end", || {
-        lease(&mut target).is_empty()
-    });
+    until(HALF_MINUTE, "the lease's end", || lease(&mut target).is_empty());
     tool.thaw();
     until_owner(&b, &mut tool, Duration::from_secs(5));
     follows(&a, &b, &mut tool, "l");
@@ -191,11 +174,7 @@ fn takeover_ends_an_owner_that_lives() {
         for i in 1..4 {
             let mut next = start(&a, &b, &["--takeover"]);
             owner.must_end(HALF_MINUTE, 1);
-            assert!(
-                owner.text().contains("another owner took job one"),
-                "{}",
-                owner.text()
-            );
+            assert!(owner.text().contains("another owner took job one"), "{}", owner.text());
             follows(&a, &b, &mut next, &format!("k{i}"));
             must_be_alone(&b);
             owner = next;
@@ -212,17 +191,9 @@ fn two_starters_at_the_same_moment_leave_one_owner() {
         let (a, b) = (Server::start("redis-7.0"), Server::start("redis-8.0"));
         a.client().call(&cmd!["SET", "k", 1]);
         for _ in 0..5 {
-            let mut tools = [
-                start(&a, &b, more),
-                start(&a, &b, more),
-                start(&a, &b, more),
-            ];
+            let mut tools = [start(&a, &b, more), start(&a, &b, more), start(&a, &b, more)];
             until(HALF_MINUTE, "all but one to end", || {
-                tools
-                    .iter_mut()
-                    .filter_map(|t| t.alive().then_some(()))
-                    .count()
-                    == 1
+                tools.iter_mut().filter_map(|t| t.alive().then_some(())).count() == 1
             });
             let mut owners = 0;
             for tool in &mut tools {
@@ -234,11 +205,7 @@ fn two_starters_at_the_same_moment_leave_one_owner() {
                 let code = tool.wait(Duration::ZERO);
                 let refused = code == 3 && tool.text().contains("already has an owner");
                 let lost = code == 1 && tool.text().contains("another owner took");
-                assert!(
-                    refused || lost && !more.is_empty(),
-                    "exit {code}: {}",
-                    tool.tail()
-                );
+                assert!(refused || lost && !more.is_empty(), "exit {code}: {}", tool.tail());
             }
             assert_eq!(owners, 1);
             for tool in &mut tools {
@@ -252,13 +219,7 @@ fn two_starters_at_the_same_moment_leave_one_owner() {
 fn owner_of_another_machine_counts_as_dead_without_connections() {
     let (a, b) = (Server::start("redis-6.0"), Server::start("redis-6.0"));
     let mut target = b.client();
-    let set = cmd![
-        "SET",
-        KEY,
-        "kf1 token=x host=elsewhere pid=5",
-        "PX",
-        10_000_000
-    ];
+    let set = cmd!["SET", KEY, "kf1 token=x host=elsewhere pid=5", "PX", 10_000_000];
     target.call(&set);
     let began = Instant::now();
     let mut tool = start(&a, &b, &[]);
@@ -275,9 +236,7 @@ fn owner_of_another_machine_counts_as_dead_without_connections() {
     lane.call(&cmd!["PING"]);
     let mut tool = start(&a, &b, &["--takeover"]);
     until_owner(&b, &mut tool, HALF_MINUTE);
-    until(HALF_MINUTE, "the other's connection to be killed", || {
-        lane.ask(&cmd!["PING"]).is_err()
-    });
+    until(HALF_MINUTE, "the other's connection to be killed", || lane.ask(&cmd!["PING"]).is_err());
     tool.stop();
 }
 
@@ -304,9 +263,7 @@ fn owner_keeps_its_job_over_a_full_target_and_a_restarted_one() {
     follows(&a, &b, &mut tool, "k");
     let mut target = b.client();
     target.call(&cmd!["CONFIG", "SET", "maxmemory", 1]);
-    holds_for(Duration::from_secs(12), "the lease", || {
-        !lease(&mut target).is_empty()
-    });
+    holds_for(Duration::from_secs(12), "the lease", || !lease(&mut target).is_empty());
     target.call(&cmd!["CONFIG", "SET", "maxmemory", 0]);
     follows(&a, &b, &mut tool, "l");
     b.restart();
@@ -355,11 +312,7 @@ fn user_that_may_not_list_connections_is_told_the_rule_or_goes_on_unfenced() {
     let args = ["sync", &from, &to, "--job", "one", "--once"];
     let mut tool = Tool::run(&args);
     tool.must_end(HALF_MINUTE, 3);
-    assert!(
-        tool.text().contains("+client|list +client|kill"),
-        "{}",
-        tool.text()
-    );
+    assert!(tool.text().contains("+client|list +client|kill"), "{}", tool.text());
     assert_eq!(b.client().dbsize(), 0);
     let mut tool = Tool::run(&[&args[..], &["--unfenced"]].concat());
     tool.must_end(HALF_MINUTE, 0);
@@ -377,7 +330,5 @@ fn lease_is_replicated_with_the_target() {
     until_owner(&replica, &mut tool, HALF_MINUTE);
     tool.stop();
     let mut client = replica.client();
-    until(HALF_MINUTE, "the lease's end there", || {
-        lease(&mut client).is_empty()
-    });
+    until(HALF_MINUTE, "the lease's end there", || lease(&mut client).is_empty());
 }

@@ -11,9 +11,7 @@ fn following(name: &str) -> (Server, Server, Client, Tool) {
     let mut source = a.client();
     for db in [3, 1, 0] {
         source.select(db);
-        let batch: Vec<Cmd> = (0..50)
-            .map(|i| cmd!["SET", format!("k{i}"), format!("{db}-{i}")])
-            .collect();
+        let batch: Vec<Cmd> = (0..50).map(|i| cmd!["SET", format!("k{i}"), format!("{db}-{i}")]).collect();
         source.load(&batch);
     }
     let tool = Tool::sync(&a, &b, &[]);
@@ -30,13 +28,7 @@ fn swapdb_is_followed_and_repeated_swaps_too() {
             cmd!["SWAPDB", x, y],
             cmd!["SET", format!("after-{x}-{y}"), 1],
         ]);
-        until_same(
-            &a,
-            &b,
-            HALF_MINUTE,
-            &format!("SWAPDB {x} {y}"),
-            &Rules::following(&a),
-        );
+        until_same(&a, &b, HALF_MINUTE, &format!("SWAPDB {x} {y}"), &Rules::following(&a));
     }
     tool.stop();
 }
@@ -55,61 +47,27 @@ fn move_and_copy_to_another_database_are_followed() {
         cmd!["MOVE", "tx", 7],
         cmd!["EXEC"],
     ]);
-    until_same(
-        &a,
-        &b,
-        HALF_MINUTE,
-        "MOVE and COPY DB",
-        &Rules::following(&a),
-    );
+    until_same(&a, &b, HALF_MINUTE, "MOVE and COPY DB", &Rules::following(&a));
     tool.stop();
 }
 
 #[test]
 fn flushdb_takes_its_database_only() {
     let (a, b, mut source, mut tool) = following("redis-8.0");
-    source.load(&[
-        cmd!["SELECT", 1],
-        cmd!["SET", "before", 1],
-        cmd!["FLUSHDB"],
-        cmd!["SET", "after", 1],
-    ]);
+    source.load(&[cmd!["SELECT", 1], cmd!["SET", "before", 1], cmd!["FLUSHDB"], cmd!["SET", "after", 1]]);
     until_same(&a, &b, HALF_MINUTE, "FLUSHDB", &Rules::following(&a));
-    source.load(&[
-        cmd!["SELECT", 3],
-        cmd!["FLUSHDB", "ASYNC"],
-        cmd!["SELECT", 0],
-    ]);
-    source.load(&[
-        cmd!["MULTI"],
-        cmd!["FLUSHDB"],
-        cmd!["SET", "in-tx", 1],
-        cmd!["EXEC"],
-    ]);
-    until_same(
-        &a,
-        &b,
-        HALF_MINUTE,
-        "FLUSHDB in a transaction",
-        &Rules::following(&a),
-    );
+    source.load(&[cmd!["SELECT", 3], cmd!["FLUSHDB", "ASYNC"], cmd!["SELECT", 0]]);
+    source.load(&[cmd!["MULTI"], cmd!["FLUSHDB"], cmd!["SET", "in-tx", 1], cmd!["EXEC"]]);
+    until_same(&a, &b, HALF_MINUTE, "FLUSHDB in a transaction", &Rules::following(&a));
     tool.stop();
 }
 
 #[test]
 fn flushall_takes_everything_and_following_goes_on() {
     let (a, b, mut source, mut tool) = following("valkey-8.1");
-    source.load(&[
-        cmd!["SET", "before", 1],
-        cmd!["FLUSHALL"],
-        cmd!["SET", "after", 1],
-    ]);
+    source.load(&[cmd!["SET", "before", 1], cmd!["FLUSHALL"], cmd!["SET", "after", 1]]);
     until_same(&a, &b, HALF_MINUTE, "FLUSHALL", &Rules::following(&a));
-    source.load(&[
-        cmd!["SELECT", 5],
-        cmd!["SET", "later", 1],
-        cmd!["FLUSHALL", "SYNC"],
-    ]);
+    source.load(&[cmd!["SELECT", 5], cmd!["SET", "later", 1], cmd!["FLUSHALL", "SYNC"]]);
     source.call(&cmd!["SET", "last", 1]);
     until_same(&a, &b, HALF_MINUTE, "FLUSHALL SYNC", &Rules::following(&a));
     tool.stop();
@@ -121,9 +79,7 @@ fn functions_are_followed() {
         let (a, b, mut source, mut tool) = following(name);
         let list = cmd!["FUNCTION", "LIST", "WITHCODE"];
         let code = |lib: &str, n: u32| {
-            format!(
-                "#!lua name={lib}\nredis.register_function('f_{lib}', function() return {n} end)"
-            )
+            format!("#!lua name={lib}\nredis.register_function('f_{lib}', function() return {n} end)")
         };
         let mut target = b.client();
         let steps = [
@@ -136,9 +92,7 @@ fn functions_are_followed() {
         for step in steps {
             source.call(&step);
             let want = sorted(&source.call(&list));
-            until(HALF_MINUTE, "the same functions", || {
-                sorted(&target.call(&list)) == want
-            });
+            until(HALF_MINUTE, "the same functions", || sorted(&target.call(&list)) == want);
         }
         must_be_same(&a, &b, name, &Rules::following(&a));
         tool.stop();
@@ -178,13 +132,8 @@ fn messages_reach_the_targets_subscribers_but_sentinels_do_not_meet() {
     ]);
     assert_eq!(listener.next(), "first");
     until_same(&a, &b, HALF_MINUTE, "messages", &Rules::following(&a));
-    b.client()
-        .call(&cmd!["PUBLISH", "__sentinel__:hello", "own"]);
-    assert_eq!(
-        hello.next(),
-        "own",
-        "a hello of the source's sentinels came through"
-    );
+    b.client().call(&cmd!["PUBLISH", "__sentinel__:hello", "own"]);
+    assert_eq!(hello.next(), "own", "a hello of the source's sentinels came through");
     tool.stop();
 }
 
@@ -193,21 +142,13 @@ fn an_error_of_the_target_stops_with_command_and_key() {
     let (_a, b, mut source, mut tool) = following("redis-7.0");
     source.call(&cmd!["SET", "wronged", "1"]);
     let mut target = b.client();
-    until(HALF_MINUTE, "the key", || {
-        target.call(&cmd!["EXISTS", "wronged"]).int() == 1
-    });
-    target.load(&[
-        cmd!["DEL", "wronged"],
-        cmd!["RPUSH", "wronged", "someone else's"],
-    ]);
+    until(HALF_MINUTE, "the key", || target.call(&cmd!["EXISTS", "wronged"]).int() == 1);
+    target.load(&[cmd!["DEL", "wronged"], cmd!["RPUSH", "wronged", "someone else's"]]);
     source.call(&cmd!["INCR", "wronged"]);
     tool.must_end(HALF_MINUTE, 1);
     let text = tool.text();
     for word in ["WRONGTYPE", "wronged", "INCR", "hint:"] {
-        assert!(
-            text.to_lowercase().contains(&word.to_lowercase()),
-            "no {word:?} in: {text}"
-        );
+        assert!(text.to_lowercase().contains(&word.to_lowercase()), "no {word:?} in: {text}");
     }
 }
 
@@ -219,14 +160,9 @@ fn an_error_of_the_target_is_skipped_and_counted_where_told() {
     let mut tool = Tool::sync(&a, &b, &["--on-error", "skip"]);
     until_same(&a, &b, HALF_MINUTE, "the copy", &Rules::following(&a));
     let mut target = b.client();
-    target.load(&[
-        cmd!["DEL", "wronged"],
-        cmd!["RPUSH", "wronged", "someone else's"],
-    ]);
+    target.load(&[cmd!["DEL", "wronged"], cmd!["RPUSH", "wronged", "someone else's"]]);
     source.load(&[cmd!["INCR", "wronged"], cmd!["SET", "after", "1"]]);
-    until(HALF_MINUTE, "what came after", || {
-        target.call(&cmd!["EXISTS", "after"]).int() == 1
-    });
+    until(HALF_MINUTE, "what came after", || target.call(&cmd!["EXISTS", "after"]).int() == 1);
     tool.stop();
     let text = tool.text().to_lowercase();
     assert!(text.contains("skipped: 1"), "the summary is silent: {text}");
@@ -237,9 +173,7 @@ fn out_of_memory_is_waited_out_and_said() {
     let (a, b, mut source, mut tool) = following("redis-7.0");
     let mut target = b.client();
     target.call(&cmd!["CONFIG", "SET", "maxmemory", 1]);
-    let batch: Vec<Cmd> = (0..500)
-        .map(|i| cmd!["INCR", format!("n{}", i % 50)])
-        .collect();
+    let batch: Vec<Cmd> = (0..500).map(|i| cmd!["INCR", format!("n{}", i % 50)]).collect();
     source.load(&batch);
     tool.until_text("OOM", HALF_MINUTE);
     target.call(&cmd!["CONFIG", "SET", "maxmemory", 0]);

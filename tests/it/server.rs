@@ -36,10 +36,7 @@ impl Server {
     /// The same with config lines of its own; `{port2}` and `{dir}` in them are filled in.
     pub fn with(name: &str, config: &[&str]) -> Server {
         let config: Vec<String> = config.iter().map(|line| line.to_string()).collect();
-        let mut dir = tempfile::Builder::new()
-            .prefix("keyferry-it-")
-            .tempdir()
-            .expect("a temporary folder");
+        let mut dir = tempfile::Builder::new().prefix("keyferry-it-").tempdir().expect("a temporary folder");
         let password = config
             .iter()
             .find_map(|line| line.strip_prefix("requirepass "))
@@ -61,10 +58,7 @@ impl Server {
                 Err(words) if words.contains("already in use") => {
                     let _ = server.child.kill();
                     let _ = server.child.wait();
-                    dir = std::mem::replace(
-                        &mut server.dir,
-                        tempfile::tempdir().expect("a temporary folder"),
-                    );
+                    dir = std::mem::replace(&mut server.dir, tempfile::tempdir().expect("a temporary folder"));
                 }
                 Err(words) => panic!("{name} on port {port} did not start: {words}"),
             }
@@ -145,23 +139,13 @@ impl Server {
         self.kill();
         let started = Instant::now();
         loop {
-            self.child = spawn(
-                &self.name,
-                self.port,
-                self.port2,
-                self.dir.path(),
-                &self.config,
-            );
+            self.child = spawn(&self.name, self.port, self.port2, self.dir.path(), &self.config);
             match self.wait_ready() {
                 Ok(()) => return,
                 Err(words) if words.contains("already in use") => self.kill(),
                 Err(words) => panic!("{} did not start again: {words}", self.name),
             }
-            assert!(
-                started.elapsed() < HALF_MINUTE,
-                "port {} stays taken",
-                self.port
-            );
+            assert!(started.elapsed() < HALF_MINUTE, "port {} stays taken", self.port);
         }
     }
 
@@ -225,9 +209,7 @@ impl Drop for Paused<'_> {
 
 /// Makes `replica` a native replica of `source` and waits for the link: what keyferry is measured against.
 pub fn replicate_natively(source: &Server, replica: &Server) {
-    replica
-        .client()
-        .call(&cmd!["REPLICAOF", "127.0.0.1", source.port]);
+    replica.client().call(&cmd!["REPLICAOF", "127.0.0.1", source.port]);
     until(HALF_MINUTE, "native replication", || {
         let info = replica.client().info("replication");
         info.get("master_link_status").map(String::as_str) == Some("up")
@@ -247,35 +229,23 @@ pub fn free_port() -> u16 {
 /// The program `prog` (`redis-server`, `redis-cli`) of the server version `name`.
 pub fn binary(name: &str, prog: &str) -> PathBuf {
     let home = std::env::var("HOME").unwrap_or_else(|_| "/root".into());
-    let root = std::env::var("KEYFERRY_SERVERS")
-        .unwrap_or_else(|_| format!("{home}/.cache/keyferry/servers"));
+    let root = std::env::var("KEYFERRY_SERVERS").unwrap_or_else(|_| format!("{home}/.cache/keyferry/servers"));
     let path = Path::new(&root).join(name).join("bin").join(prog);
-    assert!(
-        path.exists(),
-        "no server {name} under {root}: run tests/servers.sh {name}"
-    );
+    assert!(path.exists(), "no server {name} under {root}: run tests/servers.sh {name}");
     path
 }
 
 fn spawn(name: &str, port: u16, port2: u16, dir: &Path, config: &[String]) -> Child {
-    let mut text = format!(
-        "port {port}\nbind 127.0.0.1\ndir {}\nsave \"\"\nappendonly no\ndaemonize no\n",
-        dir.display()
-    );
+    let mut text =
+        format!("port {port}\nbind 127.0.0.1\ndir {}\nsave \"\"\nappendonly no\ndaemonize no\n", dir.display());
     for line in config {
-        let line = line
-            .replace("{port2}", &port2.to_string())
-            .replace("{dir}", &dir.display().to_string());
+        let line = line.replace("{port2}", &port2.to_string()).replace("{dir}", &dir.display().to_string());
         text += &line;
         text.push('\n');
     }
     let path = dir.join("server.conf");
     std::fs::write(&path, text).expect("the server's config is written");
-    let log = File::options()
-        .create(true)
-        .append(true)
-        .open(dir.join("log"))
-        .expect("the server's log opens");
+    let log = File::options().create(true).append(true).open(dir.join("log")).expect("the server's log opens");
     Command::new(binary(name, "redis-server"))
         .arg(&path)
         .stdin(Stdio::null())

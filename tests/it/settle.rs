@@ -282,13 +282,11 @@ fn fields_are_late_while_following_and_exact_after_the_end() {
         source.load(&hashes);
         let mut tool = Tool::sync(&a, &b, &[]);
         until_same(&a, &b, MINUTE, "following", &Rules::following(&a));
-        source.load(&[
-            cmd!["HSET", "live", "f", 1, "g", 2],
-            cmd!["HPEXPIREAT", "live", at, "FIELDS", 1, "g"],
-        ]);
+        source.load(&[cmd!["HSET", "live", "f", 1, "g", 2], cmd!["HPEXPIREAT", "live", at, "FIELDS", 1, "g"]]);
         until_same(&a, &b, MINUTE, "following", &Rules::following(&a));
         let mut target = b.client();
-        for (key, field, true_ms) in [("small", "f0", at), ("large", "f0", at), ("large", "f1998", at + 1998), ("live", "g", at)]
+        for (key, field, true_ms) in
+            [("small", "f0", at), ("large", "f0", at), ("large", "f1998", at + 1998), ("live", "g", at)]
         {
             let time = target.call(&cmd!["HPEXPIRETIME", key, "FIELDS", 1, field]);
             assert_eq!(time.list()[0].int(), true_ms + GRACE_MS, "{from} to {to}: {key} {field}");

@@ -10,10 +10,7 @@ use std::time::{Duration, Instant};
 
 /// The program under test: `$KEYFERRY_BIN`, else the one that cargo built with this test.
 pub fn program() -> PathBuf {
-    std::env::var_os("KEYFERRY_BIN").map_or_else(
-        || PathBuf::from(env!("CARGO_BIN_EXE_keyferry")),
-        PathBuf::from,
-    )
+    std::env::var_os("KEYFERRY_BIN").map_or_else(|| PathBuf::from(env!("CARGO_BIN_EXE_keyferry")), PathBuf::from)
 }
 
 pub struct Tool {
@@ -36,10 +33,7 @@ impl Tool {
 
     /// Another program than the one under test.
     pub fn run_program(program: &Path, args: &[&str], env: &[(&str, &str)]) -> Tool {
-        let dir = tempfile::Builder::new()
-            .prefix("keyferry-run-")
-            .tempdir()
-            .expect("a temporary folder");
+        let dir = tempfile::Builder::new().prefix("keyferry-run-").tempdir().expect("a temporary folder");
         let out = File::create(dir.path().join("out")).expect("the output file opens");
         let child = Command::new(program)
             .args(args)
@@ -51,12 +45,7 @@ impl Tool {
             .stderr(out)
             .spawn()
             .expect("keyferry starts");
-        Tool {
-            child,
-            dir,
-            words: args.iter().map(|a| a.to_string()).collect(),
-            status: None,
-        }
+        Tool { child, dir, words: args.iter().map(|a| a.to_string()).collect(), status: None }
     }
 
     /// `keyferry sync --source … --target …` and further options.
@@ -115,13 +104,7 @@ impl Tool {
     /// Fails with its words if it has ended.
     pub fn must_live(&mut self) {
         let alive = self.alive();
-        assert!(
-            alive,
-            "{:?} ended with {:?}: {}",
-            self.words,
-            self.status,
-            self.tail()
-        );
+        assert!(alive, "{:?} ended with {:?}: {}", self.words, self.status, self.tail());
     }
 
     /// Waits until `part` stands in the output, letter case ignored.

@@ -100,12 +100,7 @@ impl Torture {
         load_types(&a, &mut a.client(), seed, "types:");
         let mut prefixes = vec![String::new()];
         prefixes.extend(filtered.then(|| FILTERED.to_string()));
-        let mix = Mix {
-            databases: vec![0, 2],
-            across_databases,
-            prefixes,
-            ..Mix::of(&a)
-        };
+        let mix = Mix { databases: vec![0, 2], across_databases, prefixes, ..Mix::of(&a) };
         let load = Workload::start(&a, seed, RATE, mix);
         let tool = run(&a, &b, filtered, None);
         let torture = Torture {
@@ -240,9 +235,7 @@ impl Torture {
             State::Busy => {
                 let (mut runner, mut killer) = (self.b.client(), self.b.client());
                 let script = thread::spawn(move || runner.ask(&cmd!["EVAL", "while true do end", 0]));
-                until(HALF_MINUTE, "a busy target", || {
-                    killer.ask(&cmd!["PING"]).is_err_and(|e| e.contains("BUSY"))
-                });
+                until(HALF_MINUTE, "a busy target", || killer.ask(&cmd!["PING"]).is_err_and(|e| e.contains("BUSY")));
                 self.hold(span, false);
                 killer.call(&cmd!["SCRIPT", "KILL"]);
                 let ended = script.join().expect("the script's thread ends");
@@ -310,21 +303,27 @@ impl Torture {
         let filtered = self.filtered;
         let in_scope = move |_: u32, key: &[u8]| !(filtered && key.starts_with(FILTERED.as_bytes()));
         let what = format!("seed {}", self.seed);
-        let following = Rules {
-            in_scope: &in_scope,
-            ..Rules::following(&self.a)
-        };
+        let following = Rules { in_scope: &in_scope, ..Rules::following(&self.a) };
         until_same(&self.a, &self.b, MINUTE, &format!("{what}, following"), &following);
         self.tool.stop();
+<<<<<<< HEAD
+=======
+        if std::env::var_os("KEYFERRY_TORTURE_NO_FINISH").is_some() {
+            let syncs = self.a.client().info("stats");
+            assert_eq!(syncs.get("sync_full").map(String::as_str), Some("1"), "{what}: full syncs");
+            println!(
+                "torture: {what} ended equal, not finished: {writes} writes, {} s, {:?}",
+                self.began.elapsed().as_secs(),
+                self.counts
+            );
+            return;
+        }
+>>>>>>> ef57867ce8594d94519c970632764f4821b3f5b2
         let args = args("finish", &self.a, &self.b, filtered, self.lanes);
         let args: Vec<&str> = args.iter().map(String::as_str).collect();
         let mut finish = Tool::run(&args);
         finish.must_end(MINUTE, 0);
-        let exact = Rules {
-            in_scope: &in_scope,
-            group_hints: false,
-            ..Rules::of(&self.a)
-        };
+        let exact = Rules { in_scope: &in_scope, group_hints: false, ..Rules::of(&self.a) };
         until_same(&self.a, &self.b, HALF_MINUTE, &format!("{what}, finished"), &exact);
         let syncs = self.a.client().info("stats");
         assert_eq!(syncs.get("sync_full").map(String::as_str), Some("1"), "{what}: full syncs");

@@ -13,10 +13,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(20);
 pub fn until(limit: Duration, what: &str, mut reached: impl FnMut() -> bool) -> Duration {
     let started = Instant::now();
     while !reached() {
-        assert!(
-            started.elapsed() < limit,
-            "waited {limit:?} in vain for {what}"
-        );
+        assert!(started.elapsed() < limit, "waited {limit:?} in vain for {what}");
         std::thread::sleep(POLL_INTERVAL);
     }
     started.elapsed()
@@ -26,11 +23,7 @@ pub fn until(limit: Duration, what: &str, mut reached: impl FnMut() -> bool) -> 
 pub fn holds_for(span: Duration, what: &str, mut holds: impl FnMut() -> bool) {
     let started = Instant::now();
     while started.elapsed() < span {
-        assert!(
-            holds(),
-            "{what} no longer holds after {:?}",
-            started.elapsed()
-        );
+        assert!(holds(), "{what} no longer holds after {:?}", started.elapsed());
         std::thread::sleep(POLL_INTERVAL);
     }
 }

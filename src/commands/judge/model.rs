@@ -81,22 +81,19 @@ impl Server {
             db => db,
         };
         let old = std::mem::take(&mut self.0);
-        let moved = old
-            .into_iter()
-            .map(|((db, key), v)| ((swapped(db), key), v));
+        let moved = old.into_iter().map(|((db, key), v)| ((swapped(db), key), v));
         self.0 = moved.collect();
     }
 
     /// Runs a command, which changes nothing when it fails.
     fn run(&mut self, db: u32, words: &[&str]) -> Result<(), WrongType> {
-        let has =
-            |server: &Server, db: u32, key: &str| server.0.contains_key(&(db, key.to_owned()));
+        let has = |server: &Server, db: u32, key: &str| server.0.contains_key(&(db, key.to_owned()));
         let number = |word: &str| word.parse::<u32>().expect("a database");
         match *words {
             ["SET", key, value] => self.put(db, key, Value::Text(value.to_owned())),
-            ["MSET", ref pairs @ ..] => pairs
-                .chunks(2)
-                .for_each(|pair| self.put(db, pair[0], Value::Text(pair[1].to_owned()))),
+            ["MSET", ref pairs @ ..] => {
+                pairs.chunks(2).for_each(|pair| self.put(db, pair[0], Value::Text(pair[1].to_owned())))
+            }
             ["APPEND", key, more] => {
                 let old = match self.0.get(&(db, key.to_owned())) {
                     None => String::new(),
@@ -171,11 +168,7 @@ impl Server {
             }
             ["LMOVE", from, to, side, other] => {
                 let (mut left, _) = (self.list(db, from)?, self.list(db, to)?);
-                let moved = if side == "LEFT" {
-                    left.pop_front()
-                } else {
-                    left.pop_back()
-                };
+                let moved = if side == "LEFT" { left.pop_front() } else { left.pop_back() };
                 if let Some(moved) = moved {
                     self.put(db, from, Value::List(left));
                     let mut right = self.list(db, to)?;
@@ -194,14 +187,11 @@ impl Server {
 
     /// What of it a target under `scope` is to hold.
     fn within(&self, scope: &Scope) -> Server {
-        let inside = self.0.iter().filter(|((db, key), value)| {
-            scope.key_in(*db, key.as_bytes()) && scope.type_in(value.type_name())
-        });
-        Server(
-            inside
-                .map(|((db, key), v)| ((scope.target_database(*db), key.clone()), v.clone()))
-                .collect(),
-        )
+        let inside = self
+            .0
+            .iter()
+            .filter(|((db, key), value)| scope.key_in(*db, key.as_bytes()) && scope.type_in(value.type_name()));
+        Server(inside.map(|((db, key), v)| ((scope.target_database(*db), key.clone()), v.clone())).collect())
     }
 }
 
@@ -211,41 +201,20 @@ fn copy_database(source: &Server, target: &mut Server, scope: &Scope, db: u32) {
         return;
     }
     let to = scope.target_database(db);
-    target
-        .0
-        .retain(|(at, key), _| *at != to || !scope.key_matches(key.as_bytes()));
-    let fresh = source
-        .within(scope)
-        .0
-        .into_iter()
-        .filter(|((at, _), _)| *at == to);
+    target.0.retain(|(at, key), _| *at != to || !scope.key_matches(key.as_bytes()));
+    let fresh = source.within(scope).0.into_iter().filter(|((at, _), _)| *at == to);
     target.0.extend(fresh);
 }
 
-fn apply(
-    verdict: Verdict,
-    db: u32,
-    words: &[&str],
-    source: &Server,
-    target: &mut Server,
-    scope: &Scope,
-) {
+fn apply(verdict: Verdict, db: u32, words: &[&str], source: &Server, target: &mut Server, scope: &Scope) {
     let to = scope.target_database(db);
     match verdict {
-        Verdict::Pass => target
-            .run(to, words)
-            .expect("a passed command fits the target"),
+        Verdict::Pass => target.run(to, words).expect("a passed command fits the target"),
         Verdict::Drop(_) => {}
         Verdict::Replace(with) => {
-            let with: Vec<String> = with
-                .args()
-                .iter()
-                .map(|word| String::from_utf8_lossy(word).into_owned())
-                .collect();
+            let with: Vec<String> = with.args().iter().map(|word| String::from_utf8_lossy(word).into_owned()).collect();
             let with: Vec<&str> = with.iter().map(String::as_str).collect();
-            target
-                .run(to, &with)
-                .expect("a replacement fits the target");
+            target.run(to, &with).expect("a replacement fits the target");
         }
         Verdict::Copy(list) => {
             for CopyKey { db, key } in list {
@@ -265,8 +234,7 @@ fn apply(
                 Databases::All => (0..DATABASES).collect(),
                 Databases::These(list) => list,
             };
-            list.iter()
-                .for_each(|db| copy_database(&Server::default(), target, scope, *db));
+            list.iter().for_each(|db| copy_database(&Server::default(), target, scope, *db));
         }
         Verdict::Swap { a, b } => {
             copy_database(source, target, scope, a);
@@ -284,13 +252,8 @@ fn command() -> impl Strategy<Value = Vec<String>> {
     let text = prop::sample::select(&["1", "2", "3"][..]).prop_map(str::to_owned);
     let database = (0..DATABASES).prop_map(|db| db.to_string());
     let side = prop::sample::select(&["LEFT", "RIGHT"][..]).prop_map(str::to_owned);
-    let with = |name: &'static str| {
-        move |rest: Vec<String>| {
-            std::iter::once(name.to_owned())
-                .chain(rest)
-                .collect::<Vec<_>>()
-        }
-    };
+    let with =
+        |name: &'static str| move |rest: Vec<String>| std::iter::once(name.to_owned()).chain(rest).collect::<Vec<_>>();
     prop_oneof![
         4 => (key(), text.clone()).prop_map(|(k, v)| vec!["SET".into(), k, v]),
         2 => (key(), text.clone()).prop_map(|(k, v)| vec!["APPEND".into(), k, v]),
@@ -324,27 +287,21 @@ fn scope() -> impl Strategy<Value = Scope> {
     );
     let databases = prop::option::weighted(0.4, prop::sample::subsequence(vec![0, 1, 2, 3], 1..4));
     let places = prop::option::weighted(0.4, Just(vec![0, 1, 2, 3]).prop_shuffle());
-    (keys, not_keys, types, databases, places).prop_map(
-        |(keys, not_keys, types, databases, places)| {
-            let inside = |db: &u32| databases.as_ref().is_none_or(|list| list.contains(db));
-            let places = places.unwrap_or_else(|| (0..DATABASES).collect());
-            let map = (0..DATABASES).zip(places).filter(|(db, _)| inside(db));
-            let bytes = |list: Vec<&str>| {
-                list.into_iter()
-                    .map(|glob| glob.as_bytes().to_vec())
-                    .collect()
-            };
-            Scope::new(ScopeSpec {
-                database_map: map.collect(),
-                databases: databases.clone(),
-                keys: bytes(keys),
-                not_keys: bytes(not_keys),
-                types,
-                ..ScopeSpec::default()
-            })
-            .expect("a good scope")
-        },
-    )
+    (keys, not_keys, types, databases, places).prop_map(|(keys, not_keys, types, databases, places)| {
+        let inside = |db: &u32| databases.as_ref().is_none_or(|list| list.contains(db));
+        let places = places.unwrap_or_else(|| (0..DATABASES).collect());
+        let map = (0..DATABASES).zip(places).filter(|(db, _)| inside(db));
+        let bytes = |list: Vec<&str>| list.into_iter().map(|glob| glob.as_bytes().to_vec()).collect();
+        Scope::new(ScopeSpec {
+            database_map: map.collect(),
+            databases: databases.clone(),
+            keys: bytes(keys),
+            not_keys: bytes(not_keys),
+            types,
+            ..ScopeSpec::default()
+        })
+        .expect("a good scope")
+    })
 }
 
 proptest! {

@@ -17,10 +17,8 @@ fn said(verdict: &Verdict) -> String {
         Verdict::Drop(why) => format!("drop {why:?}").to_lowercase(),
         Verdict::Replace(with) => format!("send {}", words(with.args())),
         Verdict::Copy(list) => {
-            let list: Vec<_> = list
-                .iter()
-                .map(|copy| format!("{}:{}", copy.db, String::from_utf8_lossy(&copy.key)))
-                .collect();
+            let list: Vec<_> =
+                list.iter().map(|copy| format!("{}:{}", copy.db, String::from_utf8_lossy(&copy.key))).collect();
             format!("copy {}", list.join(" "))
         }
         Verdict::Flush(Databases::All) => "flush all".to_owned(),
@@ -42,11 +40,7 @@ fn check_verdict(scope: &Scope, line: &str, expected: &str) -> Result<(), String
     let db = db.parse().expect("a database number");
     let verdict = judge(command.args(), spec, db, scope, &mut SmallKeys::new());
     let verdict = said(&verdict.map_err(|e| e.to_string())?);
-    if verdict == expected {
-        Ok(())
-    } else {
-        Err(verdict)
-    }
+    if verdict == expected { Ok(()) } else { Err(verdict) }
 }
 
 fn check(scope: &Scope, line: &str) -> Result<(), String> {
@@ -92,15 +86,8 @@ fn learnt(info: CommandInfo<'_>) -> Learnt {
     learnt
 }
 
-const JSON_SET: CommandInfo<'static> = CommandInfo {
-    name: "json.mset",
-    write: true,
-    movable: false,
-    first_key: 1,
-    last_key: -1,
-    step: 3,
-    counted: None,
-};
+const JSON_SET: CommandInfo<'static> =
+    CommandInfo { name: "json.mset", write: true, movable: false, first_key: 1, last_key: -1, step: 3, counted: None };
 
 #[test]
 fn learnt_commands_pass_inside_and_copy_across() {
@@ -109,33 +96,19 @@ fn learnt_commands_pass_inside_and_copy_across() {
         let words: Vec<&str> = line.split(' ').collect();
         let command = OwnedArgs::new(&words);
         let spec = learnt.lookup(command.args()).expect("learnt");
-        let verdict = judge(
-            command.args(),
-            spec,
-            0,
-            &scope_of(scope),
-            &mut SmallKeys::new(),
-        );
+        let verdict = judge(command.args(), spec, 0, &scope_of(scope), &mut SmallKeys::new());
         said(&verdict.expect("a good command"))
     };
     assert_eq!(verdict("key=u*", "JSON.MSET u1 $ 1 u2 $ 2"), "pass");
     assert_eq!(verdict("key=u*", "json.mset u1 $ 1 x $ 2"), "copy 0:u1");
     assert_eq!(verdict("key=u*", "JSON.MSET x $ 1"), "drop key");
     assert_eq!(verdict("type=set", "JSON.MSET x $ 1"), "copy 0:x");
-    assert_eq!(
-        verdict("not-command=json.mset", "JSON.MSET x $ 1"),
-        "drop command"
-    );
+    assert_eq!(verdict("not-command=json.mset", "JSON.MSET x $ 1"), "drop command");
 }
 
 #[test]
 fn learnt_commands_without_keys_are_refused_under_a_filter() {
-    let learnt = learnt(CommandInfo {
-        first_key: 0,
-        last_key: 0,
-        step: 0,
-        ..JSON_SET
-    });
+    let learnt = learnt(CommandInfo { first_key: 0, last_key: 0, step: 0, ..JSON_SET });
     let command = OwnedArgs::new(&["JSON.MSET", "x"]);
     let spec = learnt.lookup(command.args()).expect("learnt");
     let mut scratch = SmallKeys::new();
@@ -147,14 +120,7 @@ fn learnt_commands_without_keys_are_refused_under_a_filter() {
 
 #[test]
 fn judge_of_damaged_arguments_is_an_error() {
-    for line in [
-        "SWAPDB 1",
-        "SWAPDB a b",
-        "CLUSTER FLUSHSLOT 16384",
-        "SMOVE u x",
-        "MOVE u z",
-        "EVAL b 9 u",
-    ] {
+    for line in ["SWAPDB 1", "SWAPDB a b", "CLUSTER FLUSHSLOT 16384", "SMOVE u x", "MOVE u z", "EVAL b 9 u"] {
         let words: Vec<&str> = line.split(' ').collect();
         let command = OwnedArgs::new(&words);
         let verdict = judge_u(&command);
@@ -171,13 +137,7 @@ fn judge_u(command: &OwnedArgs) -> Result<Verdict, Error> {
 #[test]
 fn cut_of_a_long_list_is_linear() {
     let mut words = vec!["DEL".to_owned()];
-    words.extend((0..200_000).map(|n| {
-        if n % 2 == 0 {
-            format!("u{n}")
-        } else {
-            format!("x{n}")
-        }
-    }));
+    words.extend((0..200_000).map(|n| if n % 2 == 0 { format!("u{n}") } else { format!("x{n}") }));
     let command = OwnedArgs::new(&words);
     let verdict = judge_u(&command);
     let Ok(Verdict::Replace(cut)) = verdict else {

@@ -5,10 +5,7 @@ use proptest::prelude::*;
 use std::collections::BTreeSet;
 
 fn command(line: &str) -> OwnedArgs {
-    let words: Vec<&str> = line
-        .split(' ')
-        .map(|word| if word == "\"\"" { "" } else { word })
-        .collect();
+    let words: Vec<&str> = line.split(' ').map(|word| if word == "\"\"" { "" } else { word }).collect();
     OwnedArgs::new(&words)
 }
 
@@ -50,19 +47,13 @@ fn keys_of_the_samples_are_where_the_samples_say() {
         let args = command(line);
         assert_eq!(found(args.args()).as_deref(), Ok(expected), "{line}");
         let lower = command(&line.to_ascii_lowercase());
-        assert_eq!(
-            found(lower.args()).as_deref(),
-            Ok(expected),
-            "{line} in lower case"
-        );
+        assert_eq!(found(lower.args()).as_deref(), Ok(expected), "{line} in lower case");
     }
 }
 
 #[test]
 fn samples_have_every_row() {
-    let seen: BTreeSet<&str> = samples()
-        .map(|(line, _)| &*lookup(command(line).args()).expect("a row").name)
-        .collect();
+    let seen: BTreeSet<&str> = samples().map(|(line, _)| &*lookup(command(line).args()).expect("a row").name).collect();
     for name in known_names() {
         let name = name.replace('|', " ");
         let container = known_names().any(|other| other.starts_with(&format!("{name}|")));
@@ -134,9 +125,7 @@ PING REPLCONF SELECT MULTI EXEC OPINFO";
 fn table_has_what_servers_stream_and_nothing_else() {
     let streamed: BTreeSet<String> = STREAMED.split_whitespace().map(str::to_owned).collect();
     let containers = ["XGROUP", "FUNCTION", "SCRIPT", "CLUSTER", "HIMPORT"];
-    let known: BTreeSet<String> = known_names()
-        .filter(|name| !containers.contains(&name.as_str()))
-        .collect();
+    let known: BTreeSet<String> = known_names().filter(|name| !containers.contains(&name.as_str())).collect();
     assert_eq!(known, streamed);
     // 138 of redis, 2 only of valkey, 15 without the flag.
     assert_eq!(known.len(), 138 + 2 + 15);
@@ -144,14 +133,7 @@ fn table_has_what_servers_stream_and_nothing_else() {
 
 #[test]
 fn lookup_of_other_names_finds_nothing() {
-    for line in [
-        "GET k",
-        "XGROUP",
-        "XGROUP HELP",
-        "SETS k v",
-        "SE",
-        "JSON.SET k $ 1",
-    ] {
+    for line in ["GET k", "XGROUP", "XGROUP HELP", "SETS k v", "SE", "JSON.SET k $ 1"] {
         assert!(lookup(command(line).args()).is_none(), "{line}");
     }
     assert!(lookup(OwnedArgs::new(&[b""]).args()).is_none());

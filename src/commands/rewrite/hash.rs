@@ -8,13 +8,7 @@ const FIELD_EXPIRY: Since = Since::both((7, 4), (9, 0));
 
 /// HSET takes several fields since 4.0.
 pub fn hset(call: &Call<'_>) -> Result<Rewrite, Error> {
-    Ok(
-        if call.args.len() == 4 || call.caps.knows(Since::redis(4, 0)) {
-            Rewrite::AsIs
-        } else {
-            call.renamed("HMSET")
-        },
-    )
+    Ok(if call.args.len() == 4 || call.caps.knows(Since::redis(4, 0)) { Rewrite::AsIs } else { call.renamed("HMSET") })
 }
 
 pub fn hsetnx(call: &Call<'_>) -> Result<Rewrite, Error> {
@@ -120,19 +114,10 @@ pub fn hsetex(call: &Call<'_>) -> Result<Rewrite, Error> {
 /// HSETEX for a target without it: `fields` pairs stand from `first` on.
 ///
 /// HSET takes away a field's expiry, so KEEPTTL can be said only where fields have none.
-fn hset_then_expire(
-    call: &Call<'_>,
-    first: usize,
-    fields: usize,
-    expiry: FieldExpiry,
-) -> Result<Rewrite, Error> {
+fn hset_then_expire(call: &Call<'_>, first: usize, fields: usize, expiry: FieldExpiry) -> Result<Rewrite, Error> {
     let fields_expire = call.caps.knows(FIELD_EXPIRY);
     let key = call.arg(1)?;
-    let name = if call.caps.knows(Since::redis(4, 0)) {
-        "HSET"
-    } else {
-        "HMSET"
-    };
+    let name = if call.caps.knows(Since::redis(4, 0)) { "HSET" } else { "HMSET" };
     let pairs = call.rest(first).take(2 * fields);
     let mut out = vec![Words::new(name).arg(key).extend(pairs).build()];
     match expiry {

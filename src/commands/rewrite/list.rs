@@ -13,11 +13,7 @@ pub fn pushx(call: &Call<'_>) -> Result<Rewrite, Error> {
     if call.args.len() == 3 || call.caps.knows(Since::redis(4, 0)) {
         return Ok(Rewrite::AsIs);
     }
-    Ok(call.renamed(if call.name_is("LPUSHX") {
-        "LPUSH"
-    } else {
-        "RPUSH"
-    }))
+    Ok(call.renamed(if call.name_is("LPUSHX") { "LPUSH" } else { "RPUSH" }))
 }
 
 /// LPOP and RPOP have a count since 6.2; LTRIM takes the same elements away.
@@ -29,11 +25,7 @@ pub fn pop(call: &Call<'_>) -> Result<Rewrite, Error> {
     if count < 1 {
         return Ok(Rewrite::Drop);
     }
-    let (first, last) = if call.name_is("LPOP") {
-        (count, -1)
-    } else {
-        (0, count.saturating_add(1).saturating_neg())
-    };
+    let (first, last) = if call.name_is("LPOP") { (count, -1) } else { (0, count.saturating_add(1).saturating_neg()) };
     let words = Words::new("LTRIM").arg(call.arg(1)?);
     Ok(Rewrite::one(words.int(first).int(last)))
 }

@@ -29,10 +29,7 @@ pub enum Rewrite {
     /// A RESTORE whose payload must first get a footer that the target accepts, or be decoded.
     Restore(Restore),
     /// `FUNCTION RESTORE payload policy`, where the payload needs such a footer too. `policy` is REPLACE or FLUSH.
-    RestoreFunctions {
-        payload: usize,
-        policy: &'static str,
-    },
+    RestoreFunctions { payload: usize, policy: &'static str },
     /// The target has nothing to say the same with: copy the keys it writes from the source.
     CopyKeys,
     /// The target has nothing like it, and it has no keys that could be copied instead.
@@ -109,20 +106,10 @@ impl<'a> Call<'a> {
 /// The class of the result ([`super::replayable`]) is that of what is returned, not of `args`.
 /// # Errors
 /// As [`super::keys`]: arguments that such a command can't have.
-pub fn normalise(
-    args: Args<'_>,
-    spec: &Spec,
-    received_ms: i64,
-    caps: &TargetCaps,
-) -> Result<Rewrite, Error> {
+pub fn normalise(args: Args<'_>, spec: &Spec, received_ms: i64, caps: &TargetCaps) -> Result<Rewrite, Error> {
     let rewrite = match spec.rewrite {
         None => Rewrite::AsIs,
-        Some(rewriter) => rewriter(&Call {
-            args,
-            spec,
-            received_ms,
-            caps,
-        })?,
+        Some(rewriter) => rewriter(&Call { args, spec, received_ms, caps })?,
     };
     if rewrite == Rewrite::AsIs && !caps.knows(spec.since) {
         return Ok(without(spec));
@@ -149,11 +136,7 @@ pub(super) fn discard(_: &Call<'_>) -> Result<Rewrite, Error> {
 }
 
 pub(super) fn unlink(call: &Call<'_>) -> Result<Rewrite, Error> {
-    Ok(if call.known() {
-        Rewrite::AsIs
-    } else {
-        call.renamed("DEL")
-    })
+    Ok(if call.known() { Rewrite::AsIs } else { call.renamed("DEL") })
 }
 
 pub(super) fn renamenx(call: &Call<'_>) -> Result<Rewrite, Error> {
@@ -194,17 +177,9 @@ pub(super) fn restore(call: &Call<'_>) -> Result<Rewrite, Error> {
     let expiry_ms = match call.int(2)? {
         0 => 0,
         ttl if absolute => call.caps.key_expiry_ms(ttl),
-        ttl => call
-            .caps
-            .key_expiry_ms(Expiry::Ms(ttl).at_ms(call.received_ms)),
+        ttl => call.caps.key_expiry_ms(Expiry::Ms(ttl).at_ms(call.received_ms)),
     };
-    Ok(Rewrite::Restore(Restore {
-        key: 1,
-        payload: 3,
-        expiry_ms,
-        idle,
-        freq,
-    }))
+    Ok(Rewrite::Restore(Restore { key: 1, payload: 3, expiry_ms, idle, freq }))
 }
 
 pub(super) fn flush(call: &Call<'_>) -> Result<Rewrite, Error> {
@@ -212,21 +187,15 @@ pub(super) fn flush(call: &Call<'_>) -> Result<Rewrite, Error> {
         None => true,
         Some(word) => is(word, "ASYNC") && call.caps.knows(Since::redis(4, 0)),
     };
-    Ok(if keeps_word {
-        Rewrite::AsIs
-    } else {
-        Rewrite::one(Words::new(&call.spec.name))
-    })
+    Ok(if keeps_word { Rewrite::AsIs } else { Rewrite::one(Words::new(&call.spec.name)) })
 }
 
 pub(super) fn script_flush(call: &Call<'_>) -> Result<Rewrite, Error> {
-    Ok(
-        if call.args.len() == 2 || call.caps.knows(Since::redis(6, 2)) {
-            Rewrite::AsIs
-        } else {
-            Rewrite::one(Words::new("SCRIPT").word("FLUSH"))
-        },
-    )
+    Ok(if call.args.len() == 2 || call.caps.knows(Since::redis(6, 2)) {
+        Rewrite::AsIs
+    } else {
+        Rewrite::one(Words::new("SCRIPT").word("FLUSH"))
+    })
 }
 
 /// Sentinels announce the source to each other over this channel; a target's Sentinels would believe it.
@@ -234,11 +203,7 @@ const SENTINEL_CHANNEL: &[u8] = b"__sentinel__:hello";
 
 pub(super) fn publish(call: &Call<'_>) -> Result<Rewrite, Error> {
     // Who lacks SPUBLISH has no subscribers to shard channels either.
-    Ok(if call.arg(1)? == SENTINEL_CHANNEL || !call.known() {
-        Rewrite::Drop
-    } else {
-        Rewrite::AsIs
-    })
+    Ok(if call.arg(1)? == SENTINEL_CHANNEL || !call.known() { Rewrite::Drop } else { Rewrite::AsIs })
 }
 
 /// `FUNCTION LOAD [REPLACE] code`
@@ -260,19 +225,12 @@ pub(super) fn function_restore(call: &Call<'_>) -> Result<Rewrite, Error> {
         return Ok(Rewrite::CannotSend);
     }
     let flush = call.args.get(3).is_some_and(|word| is(word, "FLUSH"));
-    Ok(Rewrite::RestoreFunctions {
-        payload: 2,
-        policy: if flush { "FLUSH" } else { "REPLACE" },
-    })
+    Ok(Rewrite::RestoreFunctions { payload: 2, policy: if flush { "FLUSH" } else { "REPLACE" } })
 }
 
 /// Sends `call` as it is where `fits`, else has its result copied.
 fn as_is_or_copy(fits: bool) -> Result<Rewrite, Error> {
-    Ok(if fits {
-        Rewrite::AsIs
-    } else {
-        Rewrite::CopyKeys
-    })
+    Ok(if fits { Rewrite::AsIs } else { Rewrite::CopyKeys })
 }
 
 pub(super) fn bitop(call: &Call<'_>) -> Result<Rewrite, Error> {
@@ -282,9 +240,7 @@ pub(super) fn bitop(call: &Call<'_>) -> Result<Rewrite, Error> {
 
 /// ZADD and GEOADD.
 pub(super) fn zadd(call: &Call<'_>) -> Result<Rewrite, Error> {
-    let options = call
-        .rest(2)
-        .take_while(|arg| is_any(arg, &["NX", "XX", "GT", "LT", "CH", "INCR"]));
+    let options = call.rest(2).take_while(|arg| is_any(arg, &["NX", "XX", "GT", "LT", "CH", "INCR"]));
     let needed = options
         .map(|arg| match () {
             () if is_any(arg, &["GT", "LT"]) => Since::redis(6, 2),
@@ -324,11 +280,7 @@ pub(super) fn zpop(call: &Call<'_>) -> Result<Rewrite, Error> {
     if count < 1 {
         return Ok(Rewrite::Drop);
     }
-    let (first, last) = if call.name_is("ZPOPMIN") {
-        (0, count - 1)
-    } else {
-        (-count, -1)
-    };
+    let (first, last) = if call.name_is("ZPOPMIN") { (0, count - 1) } else { (-count, -1) };
     let words = Words::new("ZREMRANGEBYRANK").arg(call.arg(1)?);
     Ok(Rewrite::one(words.int(first).int(last)))
 }

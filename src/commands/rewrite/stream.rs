@@ -110,16 +110,11 @@ pub fn xtrim(call: &Call<'_>) -> Result<Rewrite, Error> {
         return Ok(Rewrite::AsIs);
     }
     let kept = options.kept.iter().filter_map(|at| call.args.get(*at));
-    Ok(Rewrite::one(
-        Words::new("XTRIM").arg(call.arg(1)?).extend(kept),
-    ))
+    Ok(Rewrite::one(Words::new("XTRIM").arg(call.arg(1)?).extend(kept)))
 }
 
 /// The ids of `[KEEPREF|DELREF|ACKED] IDS n id …` from `at` on; `None` where other references would go too.
-fn ids_keeping_references<'a>(
-    call: &Call<'a>,
-    mut at: usize,
-) -> Result<Option<Vec<&'a [u8]>>, Error> {
+fn ids_keeping_references<'a>(call: &Call<'a>, mut at: usize) -> Result<Option<Vec<&'a [u8]>>, Error> {
     let mut keeps = true;
     while !is(call.arg(at)?, "IDS") {
         keeps &= is(call.arg(at)?, "KEEPREF");
@@ -160,11 +155,7 @@ pub fn xackdel(call: &Call<'_>) -> Result<Rewrite, Error> {
 
 /// XCFGSET and XIDMPRECORD: a target without them has no such bookkeeping.
 pub fn bookkeeping(call: &Call<'_>) -> Result<Rewrite, Error> {
-    Ok(if call.known() {
-        Rewrite::AsIs
-    } else {
-        Rewrite::Drop
-    })
+    Ok(if call.known() { Rewrite::AsIs } else { Rewrite::Drop })
 }
 
 /// `XSETID key id [ENTRIESADDED n] [MAXDELETEDID id]`
@@ -188,11 +179,7 @@ pub fn xgroup(call: &Call<'_>) -> Result<Rewrite, Error> {
     }
     let words = Words::new("XGROUP").extend(call.rest(1).take(4));
     let makes = call.rest(5).any(|arg| is(arg, "MKSTREAM"));
-    Ok(Rewrite::one(if makes {
-        words.word("MKSTREAM")
-    } else {
-        words
-    }))
+    Ok(Rewrite::one(if makes { words.word("MKSTREAM") } else { words }))
 }
 
 /// `XGROUP CREATECONSUMER key group consumer`: before 6.2 a consumer is made by reading its own, empty, history.

@@ -24,10 +24,7 @@ struct SetOptions {
 
 /// Reads `[NX|XX|IF… value] [GET] [EX n|PX n|EXAT n|PXAT n|KEEPTTL]`, in any order.
 fn set_options(call: &Call<'_>, mut at: usize) -> Result<SetOptions, Error> {
-    let mut options = SetOptions {
-        expiry: SetExpiry::None,
-        changed: false,
-    };
+    let mut options = SetOptions { expiry: SetExpiry::None, changed: false };
     while let Some(word) = call.args.get(at) {
         if is(word, "KEEPTTL") {
             options.expiry = SetExpiry::Keep;
@@ -81,11 +78,7 @@ fn push_set<'a>(
 fn one_set(call: &Call<'_>, value: &[u8], expiry: SetExpiry) -> Result<Rewrite, Error> {
     let mut out = Vec::with_capacity(1);
     let said = push_set(call, (call.arg(1)?, value), expiry, &mut out);
-    Ok(if said {
-        Rewrite::Replace(out)
-    } else {
-        Rewrite::CopyKeys
-    })
+    Ok(if said { Rewrite::Replace(out) } else { Rewrite::CopyKeys })
 }
 
 pub fn set(call: &Call<'_>) -> Result<Rewrite, Error> {
@@ -107,11 +100,7 @@ pub fn setnx(call: &Call<'_>) -> Result<Rewrite, Error> {
 /// SETEX and PSETEX: `key time value`.
 pub fn setex(call: &Call<'_>) -> Result<Rewrite, Error> {
     let time = call.int(2)?;
-    let expiry = if call.name_is("SETEX") {
-        Expiry::Seconds(time)
-    } else {
-        Expiry::Ms(time)
-    };
+    let expiry = if call.name_is("SETEX") { Expiry::Seconds(time) } else { Expiry::Ms(time) };
     let at_ms = call.caps.key_expiry_ms(expiry.at_ms(call.received_ms));
     one_set(call, call.arg(3)?, SetExpiry::At(at_ms))
 }

@@ -4,18 +4,11 @@ use crate::commands::{lookup, replayable};
 const NOW: i64 = 1_000_000;
 
 fn redis(major: u16, minor: u16, patch: u16) -> TargetCaps {
-    TargetCaps {
-        valkey: false,
-        version: (major, minor, patch),
-        expiry_late_ms: 0,
-    }
+    TargetCaps { valkey: false, version: (major, minor, patch), expiry_late_ms: 0 }
 }
 
 fn valkey(major: u16, minor: u16) -> TargetCaps {
-    TargetCaps {
-        valkey: true,
-        ..redis(major, minor, 0)
-    }
+    TargetCaps { valkey: true, ..redis(major, minor, 0) }
 }
 
 fn command(line: &str) -> OwnedArgs {
@@ -223,16 +216,10 @@ fn target(word: &str) -> TargetCaps {
         Some(version) => (true, version),
         None => (false, word),
     };
-    let mut parts = version
-        .split('.')
-        .map(|part| part.parse().expect("a number"));
+    let mut parts = version.split('.').map(|part| part.parse().expect("a number"));
     let mut next = || parts.next().unwrap_or(0);
     let version = (next(), next(), next());
-    TargetCaps {
-        valkey: is_valkey,
-        version,
-        expiry_late_ms: 0,
-    }
+    TargetCaps { valkey: is_valkey, version, expiry_late_ms: 0 }
 }
 
 #[test]
@@ -269,10 +256,7 @@ fn normalise_of_its_own_words_changes_nothing_more() {
 
 #[test]
 fn lateness_goes_on_every_expiry() {
-    let caps = TargetCaps {
-        expiry_late_ms: 500,
-        ..redis(8, 10, 0)
-    };
+    let caps = TargetCaps { expiry_late_ms: 500, ..redis(8, 10, 0) };
     for (line, expected) in [
         ("SET k v PXAT 7", "SET k v PXAT 507"),
         ("SET k v PX 7", "SET k v PXAT 1000507"),
@@ -280,17 +264,11 @@ fn lateness_goes_on_every_expiry() {
         ("SETEX k 1 v", "SET k v PXAT 1001500"),
         ("PEXPIREAT k 7", "PEXPIREAT k 507"),
         ("EXPIREAT k 7", "PEXPIREAT k 7500"),
-        (
-            "PEXPIREAT k 9223372036854775807",
-            "PEXPIREAT k 9223372036854775807",
-        ),
+        ("PEXPIREAT k 9223372036854775807", "PEXPIREAT k 9223372036854775807"),
         ("GETEX k PXAT 7", "PEXPIREAT k 507"),
         ("MSETEX 1 k v PXAT 7", "MSETEX 1 k v PXAT 507"),
         ("HPEXPIREAT k 7 FIELDS 1 f", "HPEXPIREAT k 507 FIELDS 1 f"),
-        (
-            "HSETEX k PXAT 7 FIELDS 1 f v",
-            "HSETEX k PXAT 507 FIELDS 1 f v",
-        ),
+        ("HSETEX k PXAT 7 FIELDS 1 f v", "HSETEX k PXAT 507 FIELDS 1 f v"),
         ("HGETEX k PXAT 7 FIELDS 1 f", "HPEXPIREAT k 507 FIELDS 1 f"),
         ("RESTORE k 7 p ABSTTL", "[restore 507]"),
         ("RESTORE k 0 p", "[restore 0]"),
@@ -303,13 +281,7 @@ fn lateness_goes_on_every_expiry() {
 fn restore_tells_the_caller_what_it_needs() {
     assert_eq!(
         rewrite("RESTORE k 9 p ABSTTL IDLETIME 5 FREQ 3", redis(8, 0, 0)),
-        Ok(Rewrite::Restore(Restore {
-            key: 1,
-            payload: 3,
-            expiry_ms: 9,
-            idle: Some(5),
-            freq: Some(3),
-        }))
+        Ok(Rewrite::Restore(Restore { key: 1, payload: 3, expiry_ms: 9, idle: Some(5), freq: Some(3) }))
     );
 }
 
@@ -335,11 +307,7 @@ fn normalise_of_damaged_arguments_is_an_error() {
     ] {
         assert!(rewrite(line, redis(8, 10, 0)).is_err(), "{line}");
     }
-    for line in [
-        "XDELEX k",
-        "XACKDEL k g IDS 2 1-1",
-        "LMOVEM a b LEFT LEFT COUNT x",
-    ] {
+    for line in ["XDELEX k", "XACKDEL k g IDS 2 1-1", "LMOVEM a b LEFT LEFT COUNT x"] {
         assert!(rewrite(line, valkey(8, 1)).is_err(), "{line}");
     }
 }

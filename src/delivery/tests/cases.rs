@@ -98,8 +98,7 @@ fn flush_refused_in_part_is_not_applied_in_part() {
 #[test]
 fn record_of_a_refused_flush_is_not_written_by_the_idle_lane() {
     let stream = source(|s| chain(s.one("INCR a")));
-    const STEPS: [Op; 6] =
-        [Op::Push(1), Op::Refuse(0, OOM), Op::Pump(1), Op::Tick(1), Op::Serve(1, ALL), Op::Restart];
+    const STEPS: [Op; 6] = [Op::Push(1), Op::Refuse(0, OOM), Op::Pump(1), Op::Tick(1), Op::Serve(1, ALL), Op::Restart];
     needs(stream, |rules, _| rules.record_acknowledged = false, ops(&STEPS));
 }
 
@@ -114,7 +113,9 @@ fn record_that_fell_back_is_believed() {
 fn server_that_answers_readonly_is_left_and_its_records_are_read() {
     let stream = source(|s| chain(s.one("INCR a")));
     let steps = |world: &mut World| {
-        [Op::Push(1), Op::Pump(1), Op::Demote(1), Op::Tick(1), Op::Pump(1)].iter().try_for_each(|op| world.step(*op))?;
+        [Op::Push(1), Op::Pump(1), Op::Demote(1), Op::Tick(1), Op::Pump(1)]
+            .iter()
+            .try_for_each(|op| world.step(*op))?;
         // It is a primary again, and what it lost nobody wrote.
         world.server.readonly = false;
         Ok(())
@@ -162,8 +163,7 @@ fn joint_flush_moves_the_records_of_all_its_lanes() {
 #[test]
 fn joined_lane_writes_no_record_behind_the_joint_flush() {
     let stream = source(|s| chain(s.together(0, &["a", "b"], &["INCR a", "INCR b"])));
-    const STEPS: [Op; 6] =
-        [Op::Push(1), Op::Send(0), Op::Serve(0, ALL), Op::Tick(1), Op::Serve(1, ALL), Op::Restart];
+    const STEPS: [Op; 6] = [Op::Push(1), Op::Send(0), Op::Serve(0, ALL), Op::Tick(1), Op::Serve(1, ALL), Op::Restart];
     needs(stream, |rules, _| rules.joined_writes_no_record = false, ops(&STEPS));
 }
 
@@ -260,15 +260,8 @@ fn task_of_a_unit_refused_for_good_is_done_again_after_a_loss() {
 #[test]
 fn task_done_holds_the_other_lanes_until_its_flush() {
     let stream = source(|s| chain(s.task(&["INCR b"])));
-    const STEPS: [Op; 7] = [
-        Op::Push(1),
-        Op::Send(0),
-        Op::Tick(1),
-        Op::Send(0),
-        Op::Serve(0, ALL),
-        Op::Serve(1, ALL),
-        Op::Restart,
-    ];
+    const STEPS: [Op; 7] =
+        [Op::Push(1), Op::Send(0), Op::Tick(1), Op::Send(0), Op::Serve(0, ALL), Op::Serve(1, ALL), Op::Restart];
     needs(stream, |rules, _| rules.task_holds = false, ops(&STEPS));
 }
 

@@ -2,8 +2,8 @@
 
 use proptest::prelude::*;
 
-use super::server::{Args, Data, Value};
 use super::server::JOB;
+use super::server::{Args, Data, Value};
 use crate::delivery::record;
 use crate::delivery::unit::{LaneSet, Task};
 use crate::offset::ReplOffset;

@@ -208,7 +208,10 @@ impl World {
             io.input = input[used..].to_vec();
             let Some(scanned) = scanned else { return Ok(()) };
             match self.owner.machine.answer(lane, scanned) {
-                Ok(None | Some(Event::Copied { .. } | Event::Applied { .. } | Event::LostKeys { .. } | Event::Refused { .. })) => {}
+                Ok(
+                    None
+                    | Some(Event::Copied { .. } | Event::Applied { .. } | Event::LostKeys { .. } | Event::Refused { .. }),
+                ) => {}
                 Ok(Some(Event::Elsewhere { .. })) | Err(_) => {
                     self.break_all();
                     return Ok(());

@@ -9,9 +9,7 @@ pub(crate) fn scope_of(line: &str) -> Scope {
         match name {
             "db" => spec.databases = Some(value.split(',').map(number).collect()),
             "map" => {
-                let pairs = value
-                    .split(',')
-                    .map(|pair| pair.split_once(':').expect("a:b"));
+                let pairs = value.split(',').map(|pair| pair.split_once(':').expect("a:b"));
                 spec.database_map = pairs.map(|(a, b)| (number(a), number(b))).collect();
             }
             "key" => spec.keys.push(value.into()),
@@ -42,20 +40,14 @@ fn error(change: impl FnOnce(&mut ScopeSpec)) -> String {
 #[test]
 fn scope_of_bad_words_names_them_and_what_was_meant() {
     let said = error(|spec| spec.not_commands.push("flusall".to_owned()));
-    assert!(
-        said.contains("\"flusall\"") && said.contains("\"flushall\""),
-        "{said}"
-    );
+    assert!(said.contains("\"flusall\"") && said.contains("\"flushall\""), "{said}");
     let said = error(|spec| spec.not_commands.push("xgroup|creat".to_owned()));
     assert!(said.contains("\"xgroup|create\""), "{said}");
     let said = error(|spec| spec.not_commands.push("get".to_owned()));
     assert!(said.contains("\"get\""), "{said}");
     let said = error(|spec| spec.key_regexes = vec!["ok".to_owned(), "(".to_owned()]);
     assert!(said.contains("\"(\""), "{said}");
-    let said = error(|spec| {
-        spec.not_keys
-            .push(vec![b'a'; super::super::PATTERN_BYTES_MAX + 1])
-    });
+    let said = error(|spec| spec.not_keys.push(vec![b'a'; super::super::PATTERN_BYTES_MAX + 1]));
     assert!(said.contains("longer than"), "{said}");
     assert!(error(|spec| spec.databases = Some(vec![])).contains("no databases"));
     assert!(error(|spec| spec.types = Some(vec![])).contains("no types"));
@@ -76,10 +68,7 @@ fn patterns_hold_at_the_limit_and_refuse_beyond() {
         })
     };
     assert!(of(PATTERNS_MAX).is_ok());
-    assert_eq!(
-        of(PATTERNS_MAX + 1).err(),
-        Some(Error::TooManyPatterns(PATTERNS_MAX + 1))
-    );
+    assert_eq!(of(PATTERNS_MAX + 1).err(), Some(Error::TooManyPatterns(PATTERNS_MAX + 1)));
 }
 
 #[test]
@@ -93,11 +82,7 @@ fn expressions_see_bytes() {
 #[test]
 fn fingerprint_changes_with_the_meaning_only() {
     let of = |line: &str| scope_of(line).fingerprint();
-    assert_eq!(
-        of(""),
-        0x086A_0A3A_9BAA_5E3D,
-        "it is written to records: never change it"
-    );
+    assert_eq!(of(""), 0x086A_0A3A_9BAA_5E3D, "it is written to records: never change it");
     for (a, b) in [
         ("key=a* key=b*", "key=b* key=a* key=b*"),
         ("db=1,0", "db=0,1,1"),

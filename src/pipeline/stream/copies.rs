@@ -185,9 +185,7 @@ impl Stream<'_> {
         };
         let targets: Option<Vec<u32>> = match databases {
             Databases::All => None,
-            Databases::These(list) => {
-                Some(list.iter().map(|db| self.parts.scope.target_database(*db)).collect())
-            }
+            Databases::These(list) => Some(list.iter().map(|db| self.parts.scope.target_database(*db)).collect()),
         };
         let forgotten: Vec<Guards> = match databases {
             Databases::All => vec![self.parts.copy_keys.forget(None)],

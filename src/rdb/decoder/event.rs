@@ -44,10 +44,7 @@ pub enum Event<'a> {
     /// The magic. `project` is `Valkey` only for `VALKEY` magic: a file of Valkey 8 has Redis's.
     Header { project: Project, version: u16 },
     /// A named fact about the file; unknown names are to be ignored.
-    Aux {
-        name: Cow<'a, [u8]>,
-        value: Cow<'a, [u8]>,
-    },
+    Aux { name: Cow<'a, [u8]>, value: Cow<'a, [u8]> },
     /// The keys that follow are in this database; until the first one of these, in 0.
     SelectDb(u32),
     /// A hint at how much follows in this database; not always right.
@@ -55,11 +52,7 @@ pub enum Event<'a> {
     /// A library of functions.
     Function { code: Cow<'a, [u8]> },
     /// A function as 7.0-rc1 and rc2 had them, not the form that FUNCTION LOAD takes.
-    FunctionPreGa {
-        name: Cow<'a, [u8]>,
-        engine: Cow<'a, [u8]>,
-        code: Cow<'a, [u8]>,
-    },
+    FunctionPreGa { name: Cow<'a, [u8]>, engine: Cow<'a, [u8]>, code: Cow<'a, [u8]> },
     /// Something that has no meaning outside its server.
     Skipped(Skipped),
     /// A key with its value.

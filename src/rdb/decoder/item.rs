@@ -30,23 +30,11 @@ pub(super) enum Text {
 
 /// An item other than a key.
 pub(super) enum Item {
-    Aux {
-        name: Text,
-        value: Text,
-    },
+    Aux { name: Text, value: Text },
     SelectDb(u32),
-    ResizeDb {
-        keys: u64,
-        expires: u64,
-    },
-    Function {
-        code: Text,
-    },
-    FunctionPreGa {
-        name: Text,
-        engine: Text,
-        code: Text,
-    },
+    ResizeDb { keys: u64, expires: u64 },
+    Function { code: Text },
+    FunctionPreGa { name: Text, engine: Text, code: Text },
     Skipped(Skipped),
 }
 
@@ -66,11 +54,7 @@ impl Decoder {
             opcode::IDLE => attributes.idle_s = Some(r.len()?),
             opcode::FREQ => attributes.freq = Some(r.u8()?),
             opcode::EOF => self.state = State::Trailer,
-            opcode::AUX
-            | opcode::SELECTDB
-            | opcode::RESIZEDB
-            | opcode::FUNCTION2
-            | opcode::FUNCTION_PRE_GA => {
+            opcode::AUX | opcode::SELECTDB | opcode::RESIZEDB | opcode::FUNCTION2 | opcode::FUNCTION_PRE_GA => {
                 let item = self.short_item(code, &mut r);
                 let end = r.pos();
                 let item = item?;
@@ -88,10 +72,7 @@ impl Decoder {
         let max = self.limits.item_bytes_max;
         match code {
             opcode::AUX => {
-                let item = Item::Aux {
-                    name: text(r, max)?,
-                    value: text(r, max)?,
-                };
+                let item = Item::Aux { name: text(r, max)?, value: text(r, max)? };
                 self.refuse_foreign(&item)?;
                 Ok(item)
             }
@@ -104,33 +85,22 @@ impl Decoder {
                 })?;
                 Ok(Item::SelectDb(db))
             }
-            opcode::RESIZEDB => Ok(Item::ResizeDb {
-                keys: r.len()?,
-                expires: r.len()?,
-            }),
+            opcode::RESIZEDB => Ok(Item::ResizeDb { keys: r.len()?, expires: r.len()? }),
             opcode::FUNCTION_PRE_GA => {
                 let (name, engine) = (text(r, max)?, text(r, max)?);
                 if r.len()? != 0 {
                     r.pass_string()?;
                 }
-                Ok(Item::FunctionPreGa {
-                    name,
-                    engine,
-                    code: text(r, max)?,
-                })
+                Ok(Item::FunctionPreGa { name, engine, code: text(r, max)? })
             }
-            _ => Ok(Item::Function {
-                code: text(r, max)?,
-            }),
+            _ => Ok(Item::Function { code: text(r, max)? }),
         }
     }
 
     /// Dragonfly reuses numbers of Redis's types, so its files are refused by what they say of themselves.
     fn refuse_foreign(&self, item: &Item) -> Result<(), Fault> {
         match item {
-            Item::Aux { name, .. } if &*self.text(name) == b"df-ver" => {
-                Err(Fault::ForeignFile("Dragonfly"))
-            }
+            Item::Aux { name, .. } if &*self.text(name) == b"df-ver" => Err(Fault::ForeignFile("Dragonfly")),
             _ => Ok(()),
         }
     }
@@ -144,12 +114,7 @@ impl Decoder {
             (opcode::HASH_TEMPLATE, Project::Redis) => opcode::HASH_TEMPLATE_GRAMMAR,
             _ => return Err(Fault::UnknownType(code).into()),
         };
-        self.state = State::Walk(Walk {
-            opcode: code,
-            walked: 1,
-            module_id: None,
-            skipper: Skipper::new(grammar),
-        });
+        self.state = State::Walk(Walk { opcode: code, walked: 1, module_id: None, skipper: Skipper::new(grammar) });
         Ok(None)
     }
 
@@ -178,12 +143,7 @@ impl Decoder {
         };
         let size = (walk.walked as u64).saturating_add(walk.skipper.bytes_left());
         if size > max {
-            return Err(Fault::TooLarge {
-                what: "an item",
-                size,
-                max,
-            }
-            .into());
+            return Err(Fault::TooLarge { what: "an item", size, max }.into());
         }
         let module_id = walk.module_id;
         result?;
@@ -200,9 +160,7 @@ impl Decoder {
                 self.add_template(id, fields, size)?;
                 Some(Skipped::HashTemplate)
             }
-            (opcode::MODULE_AUX, _) => Some(Skipped::ModuleAux {
-                module_id: module_id.unwrap_or_default(),
-            }),
+            (opcode::MODULE_AUX, _) => Some(Skipped::ModuleAux { module_id: module_id.unwrap_or_default() }),
             (opcode::SLOT_INFO, _) => Some(Skipped::SlotInfo),
             _ => Some(Skipped::SlotImport),
         };
@@ -274,19 +232,12 @@ impl Decoder {
     #[cold]
     fn bad_value(&mut self, value_type: u8, name: Name, pos: usize, fault: Fault) -> Stop {
         let error = Error::new(self.base + pos as u64, fault.clone());
-        self.state = State::Failed(Box::new(
-            error.in_value(value_type, Some(self.name_at(name, self.start))),
-        ));
+        self.state = State::Failed(Box::new(error.in_value(value_type, Some(self.name_at(name, self.start)))));
         Stop::Fail(fault)
     }
 
     /// The id of the template that a value refers to: type 30 has it in its listpack, the walk of type 32 met it.
-    pub(super) fn template_of(
-        &self,
-        value_type: u8,
-        value: Range<usize>,
-        walked: Option<u64>,
-    ) -> Step<Option<u64>> {
+    pub(super) fn template_of(&self, value_type: u8, value: Range<usize>, walked: Option<u64>) -> Step<Option<u64>> {
         if value_type != opcode::HASH_TMPL_LP_REF {
             return Ok(walked);
         }
@@ -302,10 +253,7 @@ impl Decoder {
     /// The error for a type that can't even be skipped, naming the key if its name is here.
     fn unknown_type(&mut self, value_type: u8) -> Stop {
         let fault = match fork(value_type) {
-            Some(product) => Fault::Fork {
-                product,
-                code: value_type,
-            },
+            Some(product) => Fault::Fork { product, code: value_type },
             None => Fault::UnknownType(value_type),
         };
         let mut error = Error::new(self.position(), fault.clone()).in_value(value_type, None);
@@ -334,15 +282,10 @@ impl Decoder {
 
     pub(super) fn item_event(&self, item: Item) -> Event<'_> {
         match item {
-            Item::Aux { name, value } => Event::Aux {
-                name: self.text_of(name),
-                value: self.text_of(value),
-            },
+            Item::Aux { name, value } => Event::Aux { name: self.text_of(name), value: self.text_of(value) },
             Item::SelectDb(db) => Event::SelectDb(db),
             Item::ResizeDb { keys, expires } => Event::ResizeDb { keys, expires },
-            Item::Function { code } => Event::Function {
-                code: self.text_of(code),
-            },
+            Item::Function { code } => Event::Function { code: self.text_of(code) },
             Item::FunctionPreGa { name, engine, code } => Event::FunctionPreGa {
                 name: self.text_of(name),
                 engine: self.text_of(engine),

@@ -107,9 +107,7 @@ fn from_least(r: &mut Reader<'_>, later: impl Fn(i64) -> i64) -> Step<Vec<u8>> {
             ttl => {
                 let after = i64::try_from(ttl - 1).map_err(|_| BAD_TIME)?;
                 let at_ms = later(least.checked_add(after).ok_or(BAD_TIME)?);
-                let after = at_ms
-                    .checked_sub(late_least)
-                    .and_then(|ms| u64::try_from(ms).ok());
+                let after = at_ms.checked_sub(late_least).and_then(|ms| u64::try_from(ms).ok());
                 after.and_then(|ms| ms.checked_add(1)).ok_or(BAD_TIME)?
             }
         };
@@ -140,11 +138,7 @@ fn shift_listpack(blob: &[u8], later: impl Fn(i64) -> i64) -> Result<Vec<u8>, Fa
     for place in (0..3).cycle() {
         let from = pack.pos();
         let Some(entry) = pack.next(blob)? else { break };
-        let at_ms = if place == 2 {
-            Some(entry.to_int().ok_or(BAD_TIME)?)
-        } else {
-            None
-        };
+        let at_ms = if place == 2 { Some(entry.to_int().ok_or(BAD_TIME)?) } else { None };
         match at_ms {
             Some(at_ms @ 1..) => push_int(&mut out, later(at_ms)),
             _ => out.extend_from_slice(blob.get(from..pack.pos()).unwrap_or_default()),

@@ -29,12 +29,7 @@ pub(super) fn clamp_entries_read<'a>(raw: &RawValue<'a>) -> Result<Cow<'a, [u8]>
     })
 }
 
-fn clamp(
-    r: &mut Reader<'_>,
-    raw: &RawValue<'_>,
-    patched: &mut Option<Vec<u8>>,
-    done: &mut usize,
-) -> Step<()> {
+fn clamp(r: &mut Reader<'_>, raw: &RawValue<'_>, patched: &mut Option<Vec<u8>>, done: &mut usize) -> Step<()> {
     for _ in 0..r.len()? {
         r.pass_string()?;
         r.pass_string()?;
@@ -66,11 +61,7 @@ fn pass_pending_and_consumers(r: &mut Reader<'_>, value_type: u8) -> Step<()> {
         r.take(ID + 8)?;
         r.len()?;
     }
-    let times = if value_type == opcode::STREAM_2 {
-        8
-    } else {
-        16
-    };
+    let times = if value_type == opcode::STREAM_2 { 8 } else { 16 };
     for _ in 0..r.len()? {
         r.pass_string()?;
         r.take(times)?;

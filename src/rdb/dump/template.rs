@@ -14,43 +14,24 @@ type Carried<'a> = (u8, &'a [u8], Cow<'a, [u8]>);
 
 /// 30 becomes 29 and 32 becomes 31: the names in front, the values as they are. 29 and 31 stay.
 pub(super) fn carry_names<'a>(raw: &RawValue<'a>) -> Result<Carried<'a>, Error> {
-    if matches!(
-        raw.value_type,
-        opcode::HASH_TMPL_LP | opcode::HASH_TMPL_ARRAY
-    ) {
+    if matches!(raw.value_type, opcode::HASH_TMPL_LP | opcode::HASH_TMPL_ARRAY) {
         return Ok((raw.value_type, &[], Cow::Borrowed(raw.bytes)));
     }
     let Some(template) = raw.template else {
-        return Err(fault_in(
-            raw,
-            0,
-            Fault::Corrupt("the hash's template is not known").into(),
-        ));
+        return Err(fault_in(raw, 0, Fault::Corrupt("the hash's template is not known").into()));
     };
     if raw.value_type == opcode::HASH_TMPL_LP_REF {
-        return Ok((
-            opcode::HASH_TMPL_LP,
-            &template.names,
-            Cow::Borrowed(raw.bytes),
-        ));
+        return Ok((opcode::HASH_TMPL_LP, &template.names, Cow::Borrowed(raw.bytes)));
     }
     let mut r = Reader::new(raw.bytes);
     r.len().map_err(|stop| fault_in(raw, 0, stop))?;
-    Ok((
-        opcode::HASH_TMPL_ARRAY,
-        &template.names,
-        Cow::Borrowed(r.rest()),
-    ))
+    Ok((opcode::HASH_TMPL_ARRAY, &template.names, Cow::Borrowed(r.rest())))
 }
 
 /// The body of a type 4 with the same fields and values.
 pub(super) fn to_plain(raw: &RawValue<'_>) -> Result<Vec<u8>, Error> {
     let Value::Hash(fields) = decode(raw, &limits())? else {
-        return Err(fault_in(
-            raw,
-            0,
-            Stop::Fail(Fault::NotDecodable(raw.value_type)),
-        ));
+        return Err(fault_in(raw, 0, Stop::Fail(Fault::NotDecodable(raw.value_type))));
     };
     let mut body = Vec::with_capacity(raw.bytes.len());
     write_len(&mut body, fields.len() as u64);

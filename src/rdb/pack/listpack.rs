@@ -30,9 +30,7 @@ pub(super) fn next<'a>(pack: &mut Pack, blob: &'a [u8]) -> Result<Option<Entry<'
             false => Err(bad("an end mark before its end")),
         };
     }
-    let (entry, size) = entry(blob, at, first)
-        .ok_or_else(outside)?
-        .ok_or_else(|| bad("an unknown encoding"))?;
+    let (entry, size) = entry(blob, at, first).ok_or_else(outside)?.ok_or_else(|| bad("an unknown encoding"))?;
     let back = backlen_bytes(size);
     let written = blob.get(at + size..at + size + back).ok_or_else(outside)?;
     if read_backlen(written) != Some(size) {
@@ -47,8 +45,7 @@ pub(super) fn next<'a>(pack: &mut Pack, blob: &'a [u8]) -> Result<Option<Entry<'
 fn entry(blob: &[u8], at: usize, first: u8) -> Option<Option<(Entry<'_>, usize)>> {
     let string = |head: usize, n: usize| {
         let from = at + head;
-        blob.get(from..from.checked_add(n)?)
-            .map(|bytes| Some((Entry::Str(bytes), head + n)))
+        blob.get(from..from.checked_add(n)?).map(|bytes| Some((Entry::Str(bytes), head + n)))
     };
     let int = |width: usize| int_at(blob, at + 1, width).map(|n| Some((Entry::Int(n), 1 + width)));
     match first {
@@ -97,9 +94,7 @@ pub(in crate::rdb) fn push_int(out: &mut Vec<u8>, n: i64) {
 /// When it is larger than a listpack can say.
 pub(in crate::rdb) fn set_header(blob: &mut [u8]) -> Result<(), Fault> {
     let total = u32::try_from(blob.len()).map_err(|_| bad("too large"))?;
-    let head = blob
-        .first_chunk_mut::<4>()
-        .ok_or_else(|| bad("no room for a header"))?;
+    let head = blob.first_chunk_mut::<4>().ok_or_else(|| bad("no room for a header"))?;
     *head = total.to_le_bytes();
     Ok(())
 }

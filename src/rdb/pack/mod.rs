@@ -32,10 +32,7 @@ impl Kind {
     }
 
     fn bad(self, reason: &'static str) -> Fault {
-        Fault::BadPack {
-            what: self.name(),
-            reason,
-        }
+        Fault::BadPack { what: self.name(), reason }
     }
 
     /// What listpacks and ziplists have alike: their size in bytes in front, an end mark behind.
@@ -117,16 +114,7 @@ impl Pack {
     }
 
     fn start(kind: Kind, pos: usize, count: Option<u64>) -> Self {
-        Pack {
-            kind,
-            pos,
-            seen: 0,
-            count,
-            size: 0,
-            tail: 0,
-            last: None,
-            done: false,
-        }
+        Pack { kind, pos, seen: 0, count, size: 0, tail: 0, last: None, done: false }
     }
 
     /// The next entry, or `None` once at the end, when the whole of `blob` has been checked.
@@ -143,9 +131,7 @@ impl Pack {
         match entry {
             Some(_) => self.seen += 1,
             None if self.count.is_some_and(|count| count != self.seen) => {
-                return Err(self
-                    .kind
-                    .bad("another number of entries than its header says"));
+                return Err(self.kind.bad("another number of entries than its header says"));
             }
             None => self.done = true,
         }
@@ -155,15 +141,11 @@ impl Pack {
 
 /// Little-endian numbers at a place in a blob.
 fn u16_at(blob: &[u8], at: usize) -> Option<u16> {
-    blob.get(at..)?
-        .first_chunk()
-        .map(|b| u16::from_le_bytes(*b))
+    blob.get(at..)?.first_chunk().map(|b| u16::from_le_bytes(*b))
 }
 
 fn u32_at(blob: &[u8], at: usize) -> Option<u32> {
-    blob.get(at..)?
-        .first_chunk()
-        .map(|b| u32::from_le_bytes(*b))
+    blob.get(at..)?.first_chunk().map(|b| u32::from_le_bytes(*b))
 }
 
 /// A signed little-endian integer of 1, 2, 3, 4 or 8 bytes.

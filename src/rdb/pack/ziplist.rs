@@ -13,9 +13,7 @@ fn bad(reason: &'static str) -> Fault {
 }
 
 pub(super) fn open(blob: &[u8]) -> Result<Pack, Fault> {
-    let (Some(total), Some(tail), Some(count)) =
-        (u32_at(blob, 0), u32_at(blob, 4), u16_at(blob, 8))
-    else {
+    let (Some(total), Some(tail), Some(count)) = (u32_at(blob, 0), u32_at(blob, 4), u16_at(blob, 8)) else {
         return Err(bad("no room for a header"));
     };
     Kind::Ziplist.check_frame(blob, HEADER_BYTES, total)?;
@@ -45,9 +43,7 @@ pub(super) fn next<'a>(pack: &mut Pack, blob: &'a [u8]) -> Result<Option<Entry<'
     if previous != pack.size {
         return Err(bad("an entry that has the size before it wrong"));
     }
-    let (entry, size) = entry(blob, at + head)
-        .ok_or_else(outside)?
-        .ok_or_else(|| bad("an unknown encoding"))?;
+    let (entry, size) = entry(blob, at + head).ok_or_else(outside)?.ok_or_else(|| bad("an unknown encoding"))?;
     pack.size = head + size;
     pack.pos = at + pack.size;
     // The end mark is no part of an entry.
@@ -62,16 +58,12 @@ fn entry(blob: &[u8], at: usize) -> Option<Option<(Entry<'_>, usize)>> {
     let first = *blob.get(at)?;
     let string = |head: usize, n: usize| {
         let from = at + head;
-        blob.get(from..from.checked_add(n)?)
-            .map(|bytes| Some((Entry::Str(bytes), head + n)))
+        blob.get(from..from.checked_add(n)?).map(|bytes| Some((Entry::Str(bytes), head + n)))
     };
     let int = |width: usize| int_at(blob, at + 1, width).map(|n| Some((Entry::Int(n), 1 + width)));
     match first {
         0x00..=0x3f => string(1, usize::from(first)),
-        0x40..=0x7f => string(
-            2,
-            usize::from(first & 0x3f) << 8 | usize::from(*blob.get(at + 1)?),
-        ),
+        0x40..=0x7f => string(2, usize::from(first & 0x3f) << 8 | usize::from(*blob.get(at + 1)?)),
         0x80 => string(5, u32_at(blob, at + 1)?.swap_bytes() as usize),
         0xc0 => int(2),
         0xd0 => int(4),

@@ -11,9 +11,7 @@ pub(super) struct Command<'a> {
 
 impl<'a> Command<'a> {
     pub fn new(name: &'a [u8]) -> Self {
-        Command {
-            args: vec![Cow::Borrowed(name)],
-        }
+        Command { args: vec![Cow::Borrowed(name)] }
     }
 
     pub fn arg(mut self, arg: &'a [u8]) -> Self {

@@ -27,11 +27,7 @@ impl Ids {
         } else {
             let ms = id.ms.wrapping_sub(self.last.ms);
             push_varint(&mut self.deltas, ms);
-            let seq = if ms == 0 {
-                id.seq.wrapping_sub(self.last.seq)
-            } else {
-                id.seq
-            };
+            let seq = if ms == 0 { id.seq.wrapping_sub(self.last.seq) } else { id.seq };
             push_varint(&mut self.deltas, seq);
         }
         self.last = id;
@@ -43,20 +39,13 @@ impl Ids {
         let Some(&(mut at, from)) = after.checked_sub(1).and_then(|run| self.heads.get(run)) else {
             return false;
         };
-        let end = self
-            .heads
-            .get(after)
-            .map_or(self.deltas.len(), |&(_, next)| next);
+        let end = self.heads.get(after).map_or(self.deltas.len(), |&(_, next)| next);
         let mut deltas = self.deltas.get(from..end).unwrap_or_default();
         while at < id {
             let (Some(ms), Some(seq)) = (pop_varint(&mut deltas), pop_varint(&mut deltas)) else {
                 return false;
             };
-            at.seq = if ms == 0 {
-                at.seq.wrapping_add(seq)
-            } else {
-                seq
-            };
+            at.seq = if ms == 0 { at.seq.wrapping_add(seq) } else { seq };
             at.ms = at.ms.wrapping_add(ms);
         }
         at == id

@@ -6,9 +6,7 @@
 use super::command::{Command, Out, number};
 use super::ids::Ids;
 use super::{TargetCaps, Unsupported};
-use crate::rdb::value::{
-    Group, Idempotency, IdmpRecord, Pending, Piece, Stream, StreamEntry, StreamId, StreamMeta,
-};
+use crate::rdb::value::{Group, Idempotency, IdmpRecord, Pending, Piece, Stream, StreamEntry, StreamId, StreamMeta};
 
 /// Ids in one command, at most.
 const IDS_MAX: usize = 1024;
@@ -33,8 +31,7 @@ pub(super) fn check(stream: &Stream, target: &TargetCaps) -> Result<(), Unsuppor
     }
     if let Some(idempotency) = &stream.idempotency {
         let records = idempotency.producers.iter().any(|p| !p.records.is_empty());
-        let settings = (idempotency.duration_s, idempotency.entries_max)
-            != (IDMP_DURATION_S, IDMP_ENTRIES_MAX);
+        let settings = (idempotency.duration_s, idempotency.entries_max) != (IDMP_DURATION_S, IDMP_ENTRIES_MAX);
         if (records && !has_idmp_record(target)) || (settings && !has_idempotency(target)) {
             return Err(Unsupported::Idempotency);
         }
@@ -61,13 +58,7 @@ fn has_idmp_record(target: &TargetCaps) -> bool {
 fn placeholders(stream: &Stream, target: &TargetCaps) -> Vec<StreamId> {
     let mut ids: Vec<StreamId> = Vec::new();
     for group in &stream.groups {
-        ids.extend(
-            group
-                .consumers
-                .iter()
-                .flat_map(|c| &c.pending)
-                .map(|p| p.id),
-        );
+        ids.extend(group.consumers.iter().flat_map(|c| &c.pending).map(|p| p.id));
         if has_nacked(target) {
             ids.extend(group.nacked.iter().map(|p| p.id));
         }
@@ -76,12 +67,7 @@ fn placeholders(stream: &Stream, target: &TargetCaps) -> Vec<StreamId> {
         let producers = stream.idempotency.iter().flat_map(|i| &i.producers);
         ids.extend(producers.flat_map(|p| &p.records).map(|record| record.id));
     }
-    ids.retain(|id| {
-        stream
-            .entries
-            .binary_search_by_key(id, |entry| entry.id)
-            .is_err()
-    });
+    ids.retain(|id| stream.entries.binary_search_by_key(id, |entry| entry.id).is_err());
     ids.sort_unstable();
     ids.dedup();
     // No entry can be added as 0-0.
@@ -141,12 +127,7 @@ impl StreamWriter {
 
     fn placeholder(&mut self, id: StreamId, out: &mut Out<'_>) {
         self.ids.push(id);
-        Command::new(b"XADD")
-            .arg(&self.key)
-            .owned(number(id))
-            .arg(b"x")
-            .arg(b"y")
-            .emit(out);
+        Command::new(b"XADD").arg(&self.key).owned(number(id)).arg(b"x").arg(b"y").emit(out);
     }
 
     fn remove_placeholders(&self, placeholders: &[StreamId], meta: &StreamMeta, out: &mut Out<'_>) {
@@ -166,11 +147,7 @@ impl StreamWriter {
         self.set_id(&meta, out);
     }
 
-    fn group_with_consumers(
-        &mut self,
-        group: &Group,
-        out: &mut Out<'_>,
-    ) -> Result<(), Unsupported> {
+    fn group_with_consumers(&mut self, group: &Group, out: &mut Out<'_>) -> Result<(), Unsupported> {
         self.group(&group.name, group.last_id, group.entries_read, out);
         for consumer in &group.consumers {
             self.consumer(&consumer.name, out);
@@ -179,11 +156,7 @@ impl StreamWriter {
         self.nacked(&group.nacked, out)
     }
 
-    fn idempotency_with_records(
-        &mut self,
-        idempotency: &Idempotency,
-        out: &mut Out<'_>,
-    ) -> Result<(), Unsupported> {
+    fn idempotency_with_records(&mut self, idempotency: &Idempotency, out: &mut Out<'_>) -> Result<(), Unsupported> {
         self.idempotency(idempotency.duration_s, idempotency.entries_max, out)?;
         for producer in &idempotency.producers {
             self.producer.clone_from(&producer.name);
@@ -198,25 +171,16 @@ impl StreamWriter {
             return Err(Unsupported::Type("stream"));
         }
         match piece {
-            Piece::StreamEntries(entries) => {
-                entries.iter().for_each(|entry| self.entry(entry, out))
-            }
+            Piece::StreamEntries(entries) => entries.iter().for_each(|entry| self.entry(entry, out)),
             Piece::StreamMeta(meta) => {
                 let is_empty = self.ids.is_empty();
                 self.meta(meta, is_empty, out);
             }
-            Piece::StreamGroup {
-                name,
-                last_id,
-                entries_read,
-            } => self.group(name, *last_id, *entries_read, out),
+            Piece::StreamGroup { name, last_id, entries_read } => self.group(name, *last_id, *entries_read, out),
             Piece::StreamConsumer { name, .. } => self.consumer(name, out),
             Piece::StreamPending(pending) => self.pending(pending, out)?,
             Piece::StreamNacked(pending) => self.nacked(pending, out)?,
-            Piece::StreamIdempotency {
-                duration_s,
-                entries_max,
-            } => self.idempotency(*duration_s, *entries_max, out)?,
+            Piece::StreamIdempotency { duration_s, entries_max } => self.idempotency(*duration_s, *entries_max, out)?,
             Piece::StreamProducer { name } => self.producer.clone_from(name),
             Piece::StreamIdmpRecords(records) => self.records(records, out)?,
             // StreamIdmpCounters can't be set; the others are no stream's.
@@ -236,43 +200,24 @@ impl StreamWriter {
 
     fn meta(&self, meta: &StreamMeta, is_empty: bool, out: &mut Out<'_>) {
         if is_empty {
-            let command = Command::new(b"XADD")
-                .arg(&self.key)
-                .arg(b"MAXLEN")
-                .arg(b"0");
+            let command = Command::new(b"XADD").arg(&self.key).arg(b"MAXLEN").arg(b"0");
             command.owned(number(LEAST)).arg(b"x").arg(b"y").emit(out);
         }
         self.set_id(meta, out);
     }
 
     fn set_id(&self, meta: &StreamMeta, out: &mut Out<'_>) {
-        let mut command = Command::new(b"XSETID")
-            .arg(&self.key)
-            .owned(number(meta.last_id));
+        let mut command = Command::new(b"XSETID").arg(&self.key).owned(number(meta.last_id));
         if self.target.has((7, 0, 0)) {
-            command = command
-                .arg(b"ENTRIESADDED")
-                .owned(number(meta.entries_added));
-            command = command
-                .arg(b"MAXDELETEDID")
-                .owned(number(meta.max_deleted_id));
+            command = command.arg(b"ENTRIESADDED").owned(number(meta.entries_added));
+            command = command.arg(b"MAXDELETEDID").owned(number(meta.max_deleted_id));
         }
         command.emit(out);
     }
 
-    fn group(
-        &mut self,
-        name: &[u8],
-        last_id: StreamId,
-        entries_read: Option<u64>,
-        out: &mut Out<'_>,
-    ) {
+    fn group(&mut self, name: &[u8], last_id: StreamId, entries_read: Option<u64>, out: &mut Out<'_>) {
         self.group = name.to_vec();
-        let mut command = Command::new(b"XGROUP")
-            .arg(b"CREATE")
-            .arg(&self.key)
-            .arg(name)
-            .owned(number(last_id));
+        let mut command = Command::new(b"XGROUP").arg(b"CREATE").arg(&self.key).arg(name).owned(number(last_id));
         if self.target.has((7, 0, 0)) {
             let entries_read = entries_read.map_or(b"-1".to_vec(), number);
             command = command.arg(b"ENTRIESREAD").owned(entries_read);
@@ -283,40 +228,20 @@ impl StreamWriter {
     fn consumer(&mut self, name: &[u8], out: &mut Out<'_>) {
         self.consumer = name.to_vec();
         if self.target.has((6, 2, 0)) {
-            Command::new(b"XGROUP")
-                .arg(b"CREATECONSUMER")
-                .arg(&self.key)
-                .arg(&self.group)
-                .arg(name)
-                .emit(out);
+            Command::new(b"XGROUP").arg(b"CREATECONSUMER").arg(&self.key).arg(&self.group).arg(name).emit(out);
         } else {
             // Reading what is pending delivers nothing, but makes the consumer.
-            let command = Command::new(b"XREADGROUP")
-                .arg(b"GROUP")
-                .arg(&self.group)
-                .arg(name);
-            command
-                .arg(b"COUNT")
-                .arg(b"1")
-                .arg(b"STREAMS")
-                .arg(&self.key)
-                .arg(b"0")
-                .emit(out);
+            let command = Command::new(b"XREADGROUP").arg(b"GROUP").arg(&self.group).arg(name);
+            command.arg(b"COUNT").arg(b"1").arg(b"STREAMS").arg(&self.key).arg(b"0").emit(out);
         }
     }
 
     fn pending(&self, pending: &[Pending], out: &mut Out<'_>) -> Result<(), Unsupported> {
         let pending = self.present(pending)?;
-        let alike = |a: &Pending, b: &Pending| {
-            (a.delivered_ms, a.deliveries) == (b.delivered_ms, b.deliveries)
-        };
+        let alike = |a: &Pending, b: &Pending| (a.delivered_ms, a.deliveries) == (b.delivered_ms, b.deliveries);
         for run in runs(&pending, alike) {
             let Some(first) = run.first() else { continue };
-            let mut command = Command::new(b"XCLAIM")
-                .arg(&self.key)
-                .arg(&self.group)
-                .arg(&self.consumer)
-                .arg(b"0");
+            let mut command = Command::new(b"XCLAIM").arg(&self.key).arg(&self.group).arg(&self.consumer).arg(b"0");
             for pending in run {
                 command = command.owned(number(pending.id));
             }
@@ -329,11 +254,7 @@ impl StreamWriter {
 
     fn nacked(&self, pending: &[Pending], out: &mut Out<'_>) -> Result<(), Unsupported> {
         if !has_nacked(&self.target) && !pending.is_empty() {
-            return if self.target.accept_loss {
-                Ok(())
-            } else {
-                Err(Unsupported::Nacked)
-            };
+            return if self.target.accept_loss { Ok(()) } else { Err(Unsupported::Nacked) };
         }
         let pending = self.present(pending)?;
         for run in runs(&pending, |a, b| a.deliveries == b.deliveries) {
@@ -343,52 +264,29 @@ impl StreamWriter {
             for pending in run {
                 command = command.owned(number(pending.id));
             }
-            command
-                .arg(b"RETRYCOUNT")
-                .owned(number(first.deliveries))
-                .arg(b"FORCE")
-                .emit(out);
+            command.arg(b"RETRYCOUNT").owned(number(first.deliveries)).arg(b"FORCE").emit(out);
         }
         Ok(())
     }
 
     /// Those pending entries that the stream has.
     fn present(&self, pending: &[Pending]) -> Result<Vec<Pending>, Unsupported> {
-        let present: Vec<Pending> = pending
-            .iter()
-            .copied()
-            .filter(|p| self.ids.contains(p.id))
-            .collect();
+        let present: Vec<Pending> = pending.iter().copied().filter(|p| self.ids.contains(p.id)).collect();
         match present.len() == pending.len() || self.target.accept_loss {
             true => Ok(present),
             false => Err(Unsupported::DeletedPending),
         }
     }
 
-    fn idempotency(
-        &self,
-        duration_s: u64,
-        entries_max: u64,
-        out: &mut Out<'_>,
-    ) -> Result<(), Unsupported> {
+    fn idempotency(&self, duration_s: u64, entries_max: u64, out: &mut Out<'_>) -> Result<(), Unsupported> {
         if (duration_s, entries_max) == (IDMP_DURATION_S, IDMP_ENTRIES_MAX) {
             return Ok(());
         }
         if !has_idempotency(&self.target) {
-            return if self.target.accept_loss {
-                Ok(())
-            } else {
-                Err(Unsupported::Idempotency)
-            };
+            return if self.target.accept_loss { Ok(()) } else { Err(Unsupported::Idempotency) };
         }
-        let command = Command::new(b"XCFGSET")
-            .arg(&self.key)
-            .arg(b"IDMP-DURATION")
-            .owned(number(duration_s));
-        command
-            .arg(b"IDMP-MAXSIZE")
-            .owned(number(entries_max))
-            .emit(out);
+        let command = Command::new(b"XCFGSET").arg(&self.key).arg(b"IDMP-DURATION").owned(number(duration_s));
+        command.arg(b"IDMP-MAXSIZE").owned(number(entries_max)).emit(out);
         Ok(())
     }
 
@@ -399,9 +297,7 @@ impl StreamWriter {
         }
         for record in records.iter().filter(|_| possible) {
             if self.ids.contains(record.id) {
-                let command = Command::new(b"XIDMPRECORD")
-                    .arg(&self.key)
-                    .arg(&self.producer);
+                let command = Command::new(b"XIDMPRECORD").arg(&self.key).arg(&self.producer);
                 command.arg(&record.iid).owned(number(record.id)).emit(out);
             } else if !self.target.accept_loss {
                 return Err(Unsupported::DeletedRecord);

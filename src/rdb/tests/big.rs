@@ -65,13 +65,8 @@ fn big_string_is_told_before_its_bytes_come() {
     let mut decoder = Decoder::new(Limits::default());
     decoder.feed(b"REDIS0009\x00\x01k\x80\x40\x00\x00\x00");
     assert!(matches!(decoder.next(), Ok(Some(Event::Header { .. }))));
-    let Ok(Some(Event::BigKey(head))) = decoder.next() else {
-        panic!("no big key")
-    };
-    assert_eq!(
-        (head.name, head.value_type, head.type_name),
-        (&b"k"[..], 0, "STRING")
-    );
+    let Ok(Some(Event::BigKey(head))) = decoder.next() else { panic!("no big key") };
+    assert_eq!((head.name, head.value_type, head.type_name), (&b"k"[..], 0, "STRING"));
     assert_eq!(decoder.next().unwrap_err().fault, Fault::Undecided);
 }
 
@@ -107,28 +102,17 @@ fn big_strings_stream_in_pieces_of_a_mebibyte() {
 
 #[test]
 fn big_collections_stream_in_pieces_of_1024() {
-    let items: Vec<Vec<u8>> = (0..5000)
-        .map(|i: u32| format!("element {i}").into_bytes())
-        .collect();
+    let items: Vec<Vec<u8>> = (0..5000).map(|i: u32| format!("element {i}").into_bytes()).collect();
     let body: Vec<u8> = items.iter().flat_map(|item| string(item)).collect();
     let list = Value::List(items.clone());
-    let nodes: Vec<u8> = items
-        .chunks(333)
-        .flat_map(|c| [len(2), packed_string(&listpack(c))].concat())
-        .collect();
-    for (value_type, value) in [
-        (1, [len(5000), body].concat()),
-        (18, [len(16), nodes].concat()),
-        (10, string(&ziplist(&items))),
-    ] {
+    let nodes: Vec<u8> = items.chunks(333).flat_map(|c| [len(2), packed_string(&listpack(c))].concat()).collect();
+    for (value_type, value) in
+        [(1, [len(5000), body].concat()), (18, [len(16), nodes].concat()), (10, string(&ziplist(&items)))]
+    {
         for chunk in [100, 4096, 1 << 22] {
-            let (value, largest) =
-                streamed(&rdb_of(value_type, &value), chunk, Value::List(vec![]));
+            let (value, largest) = streamed(&rdb_of(value_type, &value), chunk, Value::List(vec![]));
             assert_eq!(value, list);
-            assert!(
-                largest <= 1024 && (chunk < 4096 || largest > 100),
-                "{largest}"
-            );
+            assert!(largest <= 1024 && (chunk < 4096 || largest > 100), "{largest}");
         }
     }
 }
@@ -142,15 +126,9 @@ fn big_template_hashes_stream() {
     for (value_type, value) in [(30, listpack), (32, array)] {
         let rdb = [&b"REDIS0015"[..], template, &[value_type, 1, b'k'], &value].concat();
         let (value, _) = streamed(&finish(rdb), 50, Value::Hash(vec![]));
-        let Value::Hash(fields) = value else {
-            panic!("no hash")
-        };
+        let Value::Hash(fields) = value else { panic!("no hash") };
         assert_eq!(
-            (
-                fields[0].field.as_slice(),
-                &fields[0].value,
-                fields[1].field.as_slice()
-            ),
+            (fields[0].field.as_slice(), &fields[0].value, fields[1].field.as_slice()),
             (&b"a"[..], &long, &b"bb"[..])
         );
     }
@@ -158,21 +136,9 @@ fn big_template_hashes_stream() {
 
 #[test]
 fn skipped_value_is_never_held() {
-    let items: Vec<u8> = (0..100_000)
-        .flat_map(|i: u32| string(format!("element {i}").as_bytes()))
-        .collect();
-    let module = [
-        &example("E19")[1..10],
-        &[5],
-        &string(&vec![0; 2_000_000])[..],
-        &[0],
-    ]
-    .concat();
-    for (value_type, value) in [
-        (1, [len(100_000), items].concat()),
-        (0, string(&vec![1; 1_000_000])),
-        (7, module),
-    ] {
+    let items: Vec<u8> = (0..100_000).flat_map(|i: u32| string(format!("element {i}").as_bytes())).collect();
+    let module = [&example("E19")[1..10], &[5], &string(&vec![0; 2_000_000])[..], &[0]].concat();
+    for (value_type, value) in [(1, [len(100_000), items].concat()), (0, string(&vec![1; 1_000_000])), (7, module)] {
         let mut rdb = rdb_of(value_type, &value);
         rdb.truncate(rdb.len() - 9);
         rdb.extend(b"\x00\x01l\x01v");
@@ -204,10 +170,7 @@ fn big_value_can_be_buffered_after_all() {
                 match event {
                     Event::BigKey(_) if seen.is_empty() => {
                         seen.push("big");
-                        assert!(matches!(
-                            decoder.stream_value().unwrap_err().fault,
-                            Fault::NotDecodable(7)
-                        ));
+                        assert!(matches!(decoder.stream_value().unwrap_err().fault, Fault::NotDecodable(7)));
                         decoder.buffer_value(bytes_max);
                     }
                     Event::BigKey(_) => {
@@ -222,11 +185,7 @@ fn big_value_can_be_buffered_after_all() {
                 }
             }
         }
-        let expected = if bytes_max as usize == module.len() {
-            ["big", "key"]
-        } else {
-            ["big", "big"]
-        };
+        let expected = if bytes_max as usize == module.len() { ["big", "key"] } else { ["big", "big"] };
         assert_eq!(seen, expected);
     }
 }
@@ -234,9 +193,7 @@ fn big_value_can_be_buffered_after_all() {
 /// Work is counted in bytes copied: if values were rescanned with every feed this would take minutes.
 #[test]
 fn value_in_many_small_feeds_takes_linear_time() {
-    let items: Vec<u8> = (0..400_000u32)
-        .flat_map(|i| string(&i.to_le_bytes()))
-        .collect();
+    let items: Vec<u8> = (0..400_000u32).flat_map(|i| string(&i.to_le_bytes())).collect();
     let rdb = rdb_of(2, &[len(400_000), items].concat());
     let mut decoder = Decoder::new(Limits::default());
     let mut keys = 0;

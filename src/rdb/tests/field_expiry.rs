@@ -27,9 +27,7 @@ fn restored(raw: &RawValue<'_>, late_ms: i64) -> Vec<u8> {
 }
 
 fn fields(value: Value) -> Vec<(Vec<u8>, Vec<u8>, Option<i64>)> {
-    let Value::Hash(fields) = value else {
-        panic!("not a hash")
-    };
+    let Value::Hash(fields) = value else { panic!("not a hash") };
     let plain = fields.into_iter();
     plain.map(|f| (f.field, f.value, f.expires_at_ms)).collect()
 }
@@ -37,10 +35,7 @@ fn fields(value: Value) -> Vec<(Vec<u8>, Vec<u8>, Option<i64>)> {
 /// Checks that only the times change, and those by as much as they should; returns the new bytes.
 fn must_shift(raw: &RawValue<'_>, late_ms: i64, later: impl Fn(i64) -> i64) -> Vec<u8> {
     let shifted = restored(raw, late_ms);
-    let after = RawValue {
-        bytes: &shifted,
-        ..*raw
-    };
+    let after = RawValue { bytes: &shifted, ..*raw };
     let mut want = fields(decode(raw, &Limits::default()).unwrap());
     for (_, _, at_ms) in &mut want {
         *at_ms = at_ms.map(&later);
@@ -110,23 +105,11 @@ fn times_of_every_form_saturate_at_what_the_target_takes() {
             value.extend([make::len(ttl as usize), make::string(name), v.clone()].concat());
         }
         let metadata = raw(Project::Redis, opcode::HASH_METADATA, &value);
-        must_shift(
-            &metadata,
-            HOUR_MS,
-            |ms| if ms == 1 { 1 + HOUR_MS } else { want },
-        );
+        must_shift(&metadata, HOUR_MS, |ms| if ms == 1 { 1 + HOUR_MS } else { want });
         let value = [&[1][..], &make::len(at_ms as usize), &f, &v].concat();
-        must_shift(
-            &raw(Project::Redis, opcode::HASH_22, &value),
-            HOUR_MS,
-            |_| want,
-        );
+        must_shift(&raw(Project::Redis, opcode::HASH_22, &value), HOUR_MS, |_| want);
         let value = [&[1][..], &f, &v, &at_ms.to_le_bytes()].concat();
-        must_shift(
-            &raw(Project::Valkey, opcode::HASH_22, &value),
-            HOUR_MS,
-            |ms| ms + HOUR_MS,
-        );
+        must_shift(&raw(Project::Valkey, opcode::HASH_22, &value), HOUR_MS, |ms| ms + HOUR_MS);
     }
 }
 
@@ -137,10 +120,7 @@ fn shifting_a_cut_or_damaged_hash_is_an_error() {
         let whole = verify(&payload, false).unwrap().value;
         let restorer = restorer(whole.project).with_fields_late(1);
         for end in 0..whole.bytes.len() {
-            let cut = RawValue {
-                bytes: &whole.bytes[..end],
-                ..whole
-            };
+            let cut = RawValue { bytes: &whole.bytes[..end], ..whole };
             assert!(restorer.payload(&cut, None).is_err(), "{name} cut at {end}");
         }
         for at in 0..whole.bytes.len() {
@@ -148,13 +128,7 @@ fn shifting_a_cut_or_damaged_hash_is_an_error() {
                 let mut bytes = whole.bytes.to_vec();
                 bytes[at] = byte;
                 // Whatever comes of it, nothing panics.
-                let _ = restorer.payload(
-                    &RawValue {
-                        bytes: &bytes,
-                        ..whole
-                    },
-                    None,
-                );
+                let _ = restorer.payload(&RawValue { bytes: &bytes, ..whole }, None);
             }
         }
     }

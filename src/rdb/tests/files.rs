@@ -4,12 +4,8 @@ use super::*;
 use proptest::prelude::*;
 
 fn files() -> Vec<(&'static str, Vec<u8>)> {
-    let examples = examples()
-        .into_iter()
-        .filter(|example| example.kind == "rdb");
-    examples
-        .map(|example| (example.name, example.bytes))
-        .collect()
+    let examples = examples().into_iter().filter(|example| example.kind == "rdb");
+    examples.map(|example| (example.name, example.bytes)).collect()
 }
 
 fn whole(bytes: &[u8]) -> Result<Vec<String>, Error> {
@@ -26,11 +22,7 @@ fn file_of_each_server_gives_its_events() {
 #[test]
 fn file_fed_byte_by_byte_gives_the_same_events() {
     for (name, bytes) in files() {
-        assert_eq!(
-            events(&bytes, 0..bytes.len(), Limits::default()),
-            events(&bytes, [], Limits::default()),
-            "{name}"
-        );
+        assert_eq!(events(&bytes, 0..bytes.len(), Limits::default()), events(&bytes, [], Limits::default()), "{name}");
     }
 }
 
@@ -67,10 +59,7 @@ fn position_after_the_end_is_the_files_size() {
         while decoder.next().unwrap().is_some() {}
         assert_eq!(decoder.position(), bytes.len() as u64);
         decoder.feed(b"wards");
-        assert_eq!(
-            (decoder.position(), decoder.remaining()),
-            (bytes.len() as u64, &b"afterwards"[..])
-        );
+        assert_eq!((decoder.position(), decoder.remaining()), (bytes.len() as u64, &b"afterwards"[..]));
     }
 }
 
@@ -95,10 +84,7 @@ fn file_with_any_bit_flipped_is_refused() {
                 }
             };
             // A flip in a length may ask for more bytes than there are, never for none.
-            assert!(
-                error.is_some() || !ended,
-                "{name}: flip of byte {at} went unseen"
-            );
+            assert!(error.is_some() || !ended, "{name}: flip of byte {at} went unseen");
             if let Some(error) = error {
                 assert!(error.offset <= bad.len() as u64);
                 assert_eq!(decoder.next().unwrap_err(), error, "the error stays");
@@ -112,25 +98,14 @@ fn trailer_of_zeros_is_not_checked() {
     let mut bytes = example("E26");
     let at = bytes.len() - 8;
     bytes[at..].fill(0);
-    assert_eq!(
-        whole(&bytes).unwrap().last().unwrap(),
-        "End { crc_checked: false }"
-    );
+    assert_eq!(whole(&bytes).unwrap().last().unwrap(), "End { crc_checked: false }");
     bytes[at] = 1;
-    assert!(matches!(
-        whole(&bytes).unwrap_err().fault,
-        Fault::BadCrc { stored: 1, .. }
-    ));
+    assert!(matches!(whole(&bytes).unwrap_err().fault, Fault::BadCrc { stored: 1, .. }));
 }
 
 #[test]
 fn version_below_5_has_no_trailer() {
-    let (events, rest) = events(
-        b"REDIS0004\x00\x01k\x01v\xff12345678",
-        [],
-        Limits::default(),
-    )
-    .unwrap();
+    let (events, rest) = events(b"REDIS0004\x00\x01k\x01v\xff12345678", [], Limits::default()).unwrap();
     assert_eq!(events.last().unwrap(), "End { crc_checked: false }");
     assert_eq!(rest, b"12345678");
 }
@@ -165,17 +140,11 @@ fn attributes_before_other_items_stay_with_the_next_key_only() {
     let (events, _) = events(&finish(rdb), [], Limits::default()).unwrap();
     let keys: Vec<&String> = events.iter().filter(|e| e.starts_with("Key")).collect();
     assert!(
-        keys[0].contains(
-            "expires_at_ms: Some(1), idle_s: Some(100), freq: None, meta: Some([243, 1, 8"
-        ),
+        keys[0].contains("expires_at_ms: Some(1), idle_s: Some(100), freq: None, meta: Some([243, 1, 8"),
         "{}",
         keys[0]
     );
-    assert!(
-        keys[1].contains("expires_at_ms: None, idle_s: None, freq: None, meta: None"),
-        "{}",
-        keys[1]
-    );
+    assert!(keys[1].contains("expires_at_ms: None, idle_s: None, freq: None, meta: None"), "{}", keys[1]);
 }
 
 #[test]
@@ -190,27 +159,16 @@ fn unknown_types_are_refused_with_offset_type_and_key() {
         let mut rdb = b"REDIS0015\xfe\x00".to_vec();
         rdb.extend([value_type, 3, b'k', 0xff, b'"', 1, 1, 1]);
         let error = whole(&rdb).unwrap_err();
-        assert_eq!(
-            (error.offset, error.value_type, error.key.as_deref()),
-            (11, Some(value_type), Some(r#"k\xff\""#))
-        );
+        assert_eq!((error.offset, error.value_type, error.key.as_deref()), (11, Some(value_type), Some(r#"k\xff\""#)));
     }
     let error = whole(b"REDIS0012\xf3\x00").unwrap_err();
     assert_eq!(error.fault, Fault::UnknownType(243));
-    assert_eq!(
-        whole(b"VALKEY080\x17\x01k\x01").unwrap_err().fault,
-        Fault::UnknownType(23)
-    );
+    assert_eq!(whole(b"VALKEY080\x17\x01k\x01").unwrap_err().fault, Fault::UnknownType(23));
 }
 
 #[test]
 fn files_of_forks_are_refused_by_name() {
-    for (code, product) in [
-        (64, "KeyDB"),
-        (107, "Redis Enterprise"),
-        (201, "Dragonfly"),
-        (199, "Redis-On-Rocks"),
-    ] {
+    for (code, product) in [(64, "KeyDB"), (107, "Redis Enterprise"), (201, "Dragonfly"), (199, "Redis-On-Rocks")] {
         let error = whole(&[&b"REDIS0009"[..], &[code, 1, b'k', 0, 0]].concat()).unwrap_err();
         assert!(error.to_string().contains(product), "{error}");
     }
@@ -233,63 +191,30 @@ fn function_libraries_and_other_items_are_events() {
     let mut rdb = b"REDIS0011".to_vec();
     rdb.extend(b"\xf5\x04code");
     rdb.extend(b"\xf6\x01n\x03LUA\x01\x04desc\x03fun\xf6\x01m\x03LUA\x00\x03fun");
-    rdb.extend(b"\xf7\x81\xbd\xe7\x2d\xa2\xbb\x1e\xb4\x00\x02\x01\x05\x01a\x02\x05\x03\0\0\0\0\x04\0\0\0\0\0\0\0\0\x00");
+    rdb.extend(
+        b"\xf7\x81\xbd\xe7\x2d\xa2\xbb\x1e\xb4\x00\x02\x01\x05\x01a\x02\x05\x03\0\0\0\0\x04\0\0\0\0\0\0\0\0\x00",
+    );
     let events = whole(&finish(rdb)).unwrap();
     assert_eq!(events[1], "Function { code: [99, 111, 100, 101] }");
     assert!(events[2].starts_with("FunctionPreGa { name: [110]"));
     assert!(events[3].starts_with("FunctionPreGa { name: [109]"));
-    assert_eq!(
-        events[4],
-        format!(
-            "Skipped(ModuleAux {{ module_id: {} }})",
-            0xbde7_2da2_bb1e_b400u64
-        )
-    );
+    assert_eq!(events[4], format!("Skipped(ModuleAux {{ module_id: {} }})", 0xbde7_2da2_bb1e_b400u64));
     assert_eq!(events[5], "End { crc_checked: true }");
 }
 
 #[test]
 fn templates_over_their_limits_or_repeated_are_refused() {
-    let template =
-        |id: u8, name: &str| [&[0xf2, id, 1, name.len() as u8], name.as_bytes()].concat();
+    let template = |id: u8, name: &str| [&[0xf2, id, 1, name.len() as u8], name.as_bytes()].concat();
     let rdb = [b"REDIS0015".to_vec(), template(1, "abc"), template(2, "de")].concat();
-    let limits = Limits {
-        templates_max: 2,
-        ..Limits::default()
-    };
+    let limits = Limits { templates_max: 2, ..Limits::default() };
     assert!(events(&rdb, [], limits).is_ok());
-    for limits in [
-        Limits {
-            templates_max: 1,
-            ..limits
-        },
-        Limits {
-            template_bytes_max: 12,
-            ..limits
-        },
-    ] {
-        assert!(matches!(
-            events(&rdb, [], limits).unwrap_err().fault,
-            Fault::TooLarge { .. }
-        ));
+    for limits in [Limits { templates_max: 1, ..limits }, Limits { template_bytes_max: 12, ..limits }] {
+        assert!(matches!(events(&rdb, [], limits).unwrap_err().fault, Fault::TooLarge { .. }));
     }
-    assert!(
-        events(
-            &rdb,
-            [],
-            Limits {
-                template_bytes_max: 13,
-                ..limits
-            }
-        )
-        .is_ok()
-    );
+    assert!(events(&rdb, [], Limits { template_bytes_max: 13, ..limits }).is_ok());
     let twice = [b"REDIS0015".to_vec(), template(1, "abc"), template(1, "de")].concat();
     assert_eq!(whole(&twice).unwrap_err().fault, Fault::RepeatedTemplate(1));
     let unknown = [b"REDIS0015".to_vec(), vec![32, 1, b'k', 9, 0]].concat();
     let error = whole(&unknown).unwrap_err();
-    assert_eq!(
-        (error.fault, error.key.as_deref()),
-        (Fault::UnknownTemplate(9), Some("k"))
-    );
+    assert_eq!((error.fault, error.key.as_deref()), (Fault::UnknownTemplate(9), Some("k")));
 }

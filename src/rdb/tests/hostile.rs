@@ -26,17 +26,11 @@ fn swallow(bytes: &[u8], limits: Limits) -> Result<(), Error> {
 }
 
 fn values() -> Vec<(Project, u8, Vec<u8>)> {
-    let payloads = examples()
-        .into_iter()
-        .filter(|e| e.kind == "payload" && e.name != "E22");
+    let payloads = examples().into_iter().filter(|e| e.kind == "payload" && e.name != "E22");
     payloads
         .map(|e| {
             let verified = verify(&e.bytes, false).unwrap();
-            (
-                verified.value.project,
-                verified.value.value_type,
-                verified.value.bytes.to_vec(),
-            )
+            (verified.value.project, verified.value.value_type, verified.value.bytes.to_vec())
         })
         .collect()
 }
@@ -45,21 +39,13 @@ fn values() -> Vec<(Project, u8, Vec<u8>)> {
 fn value_cut_anywhere_is_truncated_at_its_end() {
     for (project, value_type, value) in values() {
         for end in 0..value.len() {
-            let error =
-                decode(&raw(project, value_type, &value[..end]), &Limits::default()).unwrap_err();
-            assert_eq!(
-                (error.fault, error.value_type),
-                (Fault::Truncated, Some(value_type)),
-                "cut at {end}"
-            );
+            let error = decode(&raw(project, value_type, &value[..end]), &Limits::default()).unwrap_err();
+            assert_eq!((error.fault, error.value_type), (Fault::Truncated, Some(value_type)), "cut at {end}");
             assert!(error.offset <= end as u64);
         }
         let longer = [&value[..], &[0]].concat();
         let error = decode(&raw(project, value_type, &longer), &Limits::default()).unwrap_err();
-        assert_eq!(
-            (error.offset, error.fault),
-            (value.len() as u64, Fault::TrailingBytes(1))
-        );
+        assert_eq!((error.offset, error.fault), (value.len() as u64, Fault::TrailingBytes(1)));
     }
 }
 
@@ -69,10 +55,7 @@ fn payload_with_any_bit_flipped_is_refused() {
         for at in 0..example.bytes.len() {
             let mut bad = example.bytes.clone();
             bad[at] ^= 0x10;
-            assert!(matches!(
-                verify(&bad, false).unwrap_err().fault,
-                Fault::BadCrc { .. }
-            ));
+            assert!(matches!(verify(&bad, false).unwrap_err().fault, Fault::BadCrc { .. }));
         }
     }
     assert_eq!(verify(b"", false).unwrap_err().fault, Fault::Truncated);
@@ -93,61 +76,29 @@ fn payload_without_checksum_is_taken_only_when_told() {
 fn huge_claims_allocate_nothing() {
     let huge = [&[0x81u8], &u64::MAX.to_be_bytes()[..]].concat();
     for value_type in (0..=33).filter(|t| opcode::type_name(Project::Redis, *t).is_some()) {
-        for claim in [
-            &huge[..],
-            &[&[1, 0xc3, 2], &huge[..]].concat(),
-            &[&[0; 8], &huge[..]].concat(),
-        ] {
-            let rdb = [
-                &b"REDIS0015\xfe\x00"[..],
-                &[value_type, 1, b'k'],
-                claim,
-                &[1; 64],
-            ]
-            .concat();
+        for claim in [&huge[..], &[&[1, 0xc3, 2], &huge[..]].concat(), &[&[0; 8], &huge[..]].concat()] {
+            let rdb = [&b"REDIS0015\xfe\x00"[..], &[value_type, 1, b'k'], claim, &[1; 64]].concat();
             let _ = swallow(&rdb, Limits::default());
             let _ = decode(&raw(Project::Redis, value_type, claim), &Limits::default());
         }
     }
     let name = [&b"REDIS0015\x00"[..], &huge].concat();
-    assert!(matches!(
-        swallow(&name, Limits::default()).unwrap_err().fault,
-        Fault::TooLarge { .. }
-    ));
+    assert!(matches!(swallow(&name, Limits::default()).unwrap_err().fault, Fault::TooLarge { .. }));
 }
 
 #[test]
 fn lzf_that_claims_too_much_is_refused_by_its_head() {
     let error = swallow(b"REDIS0009\x00\x01k\xc3\x03\x41\x09", Limits::default()).unwrap_err();
-    assert_eq!(
-        error.fault,
-        Fault::LzfClaim {
-            compressed: 3,
-            claimed: 265
-        }
-    );
+    assert_eq!(error.fault, Fault::LzfClaim { compressed: 3, claimed: 265 });
 }
 
 #[test]
 fn pending_entries_over_the_limit_are_refused() {
-    let limits = Limits {
-        pending_max: 1,
-        ..Limits::default()
-    };
+    let limits = Limits { pending_max: 1, ..Limits::default() };
     let payload = example("E29");
     let error = decode(&verify(&payload, false).unwrap().value, &limits).unwrap_err();
-    assert!(matches!(
-        error.fault,
-        Fault::TooLarge {
-            size: 2,
-            max: 1,
-            ..
-        }
-    ));
-    let limits = Limits {
-        pending_max: 2,
-        ..limits
-    };
+    assert!(matches!(error.fault, Fault::TooLarge { size: 2, max: 1, .. }));
+    let limits = Limits { pending_max: 2, ..limits };
     assert!(decode(&verify(&payload, false).unwrap().value, &limits).is_ok());
 }
 

@@ -50,11 +50,7 @@ pub fn listpack(items: &[Vec<u8>]) -> Vec<u8> {
         } else if size < 16383 {
             body.extend([(size >> 7) as u8, (size & 127) as u8 | 128]);
         } else if size < 2_097_151 {
-            body.extend([
-                (size >> 14) as u8,
-                (size >> 7 & 127) as u8 | 128,
-                (size & 127) as u8 | 128,
-            ]);
+            body.extend([(size >> 14) as u8, (size >> 7 & 127) as u8 | 128, (size & 127) as u8 | 128]);
         } else {
             body.extend([(size >> 21) as u8, (size >> 14 & 127) as u8 | 128]);
             body.extend([(size >> 7 & 127) as u8 | 128, (size & 127) as u8 | 128]);
@@ -62,13 +58,7 @@ pub fn listpack(items: &[Vec<u8>]) -> Vec<u8> {
     }
     let total = (body.len() + 7) as u32;
     let count = items.len().min(0xffff) as u16;
-    [
-        &total.to_le_bytes()[..],
-        &count.to_le_bytes(),
-        &body,
-        &[0xff],
-    ]
-    .concat()
+    [&total.to_le_bytes()[..], &count.to_le_bytes(), &body, &[0xff]].concat()
 }
 
 pub fn ziplist(items: &[Vec<u8>]) -> Vec<u8> {
@@ -84,12 +74,8 @@ pub fn ziplist(items: &[Vec<u8>]) -> Vec<u8> {
             Some(n @ 0..=12) => body.push(0xf1 + n as u8),
             Some(n @ -128..=127) => body.extend([0xfe, n as u8]),
             Some(n @ -32768..=32767) => body.extend([&[0xc0], &n.to_le_bytes()[..2]].concat()),
-            Some(n @ -8_388_608..=8_388_607) => {
-                body.extend([&[0xf0], &n.to_le_bytes()[..3]].concat())
-            }
-            Some(n) if i32::try_from(n).is_ok() => {
-                body.extend([&[0xd0], &n.to_le_bytes()[..4]].concat())
-            }
+            Some(n @ -8_388_608..=8_388_607) => body.extend([&[0xf0], &n.to_le_bytes()[..3]].concat()),
+            Some(n) if i32::try_from(n).is_ok() => body.extend([&[0xd0], &n.to_le_bytes()[..4]].concat()),
             Some(n) => body.extend([&[0xe0], &n.to_le_bytes()[..]].concat()),
             None => {
                 match item.len() {
@@ -104,14 +90,7 @@ pub fn ziplist(items: &[Vec<u8>]) -> Vec<u8> {
     }
     let total = (body.len() + 11) as u32;
     let count = items.len().min(0xffff) as u16;
-    [
-        &total.to_le_bytes()[..],
-        &(tail as u32).to_le_bytes(),
-        &count.to_le_bytes(),
-        &body,
-        &[0xff],
-    ]
-    .concat()
+    [&total.to_le_bytes()[..], &(tail as u32).to_le_bytes(), &count.to_le_bytes(), &body, &[0xff]].concat()
 }
 
 pub fn zipmap(pairs: &[(Vec<u8>, Vec<u8>)], free: u8) -> Vec<u8> {
@@ -121,16 +100,7 @@ pub fn zipmap(pairs: &[(Vec<u8>, Vec<u8>)], free: u8) -> Vec<u8> {
     };
     let mut out = vec![pairs.len().min(254) as u8];
     for (field, value) in pairs {
-        out.extend(
-            [
-                size(field.len()),
-                field.clone(),
-                size(value.len()),
-                vec![free],
-                value.clone(),
-            ]
-            .concat(),
-        );
+        out.extend([size(field.len()), field.clone(), size(value.len()), vec![free], value.clone()].concat());
         out.extend(vec![0; usize::from(free)]);
     }
     out.push(0xff);
@@ -143,14 +113,8 @@ pub fn intset(numbers: &[i64]) -> Vec<u8> {
         () if numbers.iter().all(|n| i32::try_from(*n).is_ok()) => 4,
         () => 8,
     };
-    let mut out = [
-        (width as u32).to_le_bytes(),
-        (numbers.len() as u32).to_le_bytes(),
-    ]
-    .concat();
-    numbers
-        .iter()
-        .for_each(|n| out.extend(&n.to_le_bytes()[..width]));
+    let mut out = [(width as u32).to_le_bytes(), (numbers.len() as u32).to_le_bytes()].concat();
+    numbers.iter().for_each(|n| out.extend(&n.to_le_bytes()[..width]));
     out
 }
 
@@ -167,13 +131,7 @@ pub fn stream(stream: &Stream, per_node: usize) -> Vec<u8> {
     let meta = &stream.meta;
     out.extend(len(meta.length as usize));
     out.extend(
-        [
-            lens(meta.last_id),
-            lens(meta.first_id),
-            lens(meta.max_deleted_id),
-            len(meta.entries_added as usize),
-        ]
-        .concat(),
+        [lens(meta.last_id), lens(meta.first_id), lens(meta.max_deleted_id), len(meta.entries_added as usize)].concat(),
     );
     out.extend(len(stream.groups.len()));
     for group in &stream.groups {
@@ -184,14 +142,7 @@ pub fn stream(stream: &Stream, per_node: usize) -> Vec<u8> {
         pending.sort_by_key(|p| p.id);
         out.extend(len(pending.len()));
         for p in pending {
-            out.extend(
-                [
-                    id(p.id),
-                    p.delivered_ms.to_le_bytes().to_vec(),
-                    len(p.deliveries as usize),
-                ]
-                .concat(),
-            );
+            out.extend([id(p.id), p.delivered_ms.to_le_bytes().to_vec(), len(p.deliveries as usize)].concat());
         }
         out.extend(len(group.consumers.len()));
         for consumer in &group.consumers {
@@ -209,27 +160,15 @@ fn node_entries(node: &[StreamEntry]) -> Vec<Vec<u8>> {
     let number = |n: i64| n.to_string().into_bytes();
     let shared: Vec<&Vec<u8>> = node[0].fields.iter().map(|(field, _)| field).collect();
     let deleted = node.len() / 3;
-    let mut items = vec![
-        number(node.len() as i64),
-        number(deleted as i64),
-        number(shared.len() as i64),
-    ];
+    let mut items = vec![number(node.len() as i64), number(deleted as i64), number(shared.len() as i64)];
     items.extend(shared.iter().map(|field| (*field).clone()));
     items.push(number(0));
     for (at, entry) in node.iter().enumerate() {
         let ms = entry.id.ms.wrapping_sub(node[0].id.ms) as i64;
         let seq = entry.id.seq.wrapping_sub(node[0].id.seq) as i64;
-        let same = entry
-            .fields
-            .iter()
-            .map(|(field, _)| field)
-            .eq(shared.iter().copied());
+        let same = entry.fields.iter().map(|(field, _)| field).eq(shared.iter().copied());
         for flags in if at % 3 == 2 { &[0i64, 1][..] } else { &[0] } {
-            items.extend([
-                number(flags | if same { 2 } else { 0 }),
-                number(ms),
-                number(seq),
-            ]);
+            items.extend([number(flags | if same { 2 } else { 0 }), number(ms), number(seq)]);
             if !same {
                 items.push(number(entry.fields.len() as i64));
             }

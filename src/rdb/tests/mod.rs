@@ -26,10 +26,7 @@ fn examples() -> Vec<Example> {
         .map(|line| {
             let (name, rest) = line.split_once(' ').unwrap();
             let (kind, hex) = rest.split_once(' ').unwrap();
-            let bytes = hex
-                .split(' ')
-                .map(|b| u8::from_str_radix(b, 16).unwrap())
-                .collect();
+            let bytes = hex.split(' ').map(|b| u8::from_str_radix(b, 16).unwrap()).collect();
             Example { name, kind, bytes }
         })
         .collect()
@@ -42,20 +39,11 @@ fn example(name: &str) -> Vec<u8> {
 
 /// The value of a worked example.
 fn example_value(name: &str) -> Value {
-    decode(
-        &verify(&example(name), false).unwrap().value,
-        &Limits::default(),
-    )
-    .unwrap()
+    decode(&verify(&example(name), false).unwrap().value, &Limits::default()).unwrap()
 }
 
 fn raw(project: Project, value_type: u8, bytes: &[u8]) -> RawValue<'_> {
-    RawValue {
-        value_type,
-        bytes,
-        project,
-        template: None,
-    }
+    RawValue { value_type, bytes, project, template: None }
 }
 
 /// Every event of an RDB that comes in chunks ending at these places, as text, and what was left.

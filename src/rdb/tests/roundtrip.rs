@@ -22,15 +22,7 @@ fn decoded(value_type: u8, value: &[u8]) -> Value {
 
 fn hash(fields: &[(Vec<u8>, Vec<u8>, Option<i64>)]) -> Value {
     let fields = fields.iter().cloned();
-    Value::Hash(
-        fields
-            .map(|(field, value, expires_at_ms)| HashField {
-                field,
-                value,
-                expires_at_ms,
-            })
-            .collect(),
-    )
+    Value::Hash(fields.map(|(field, value, expires_at_ms)| HashField { field, value, expires_at_ms }).collect())
 }
 
 proptest! {
@@ -138,9 +130,7 @@ proptest! {
 #[test]
 fn listpack_entries_at_every_size_edge_decode() {
     // A string's entry is 1, 2 or 5 bytes longer than the string; the sizes where one more byte holds the size are known.
-    for size in [
-        126, 127, 128, 16_381, 16_382, 16_383, 16_384, 2_097_149, 2_097_150, 2_097_151, 2_097_152,
-    ] {
+    for size in [126, 127, 128, 16_381, 16_382, 16_383, 16_384, 2_097_149, 2_097_150, 2_097_151, 2_097_152] {
         for head in [1, 2, 5] {
             let items = vec![vec![b'x'; size - head], b"after".to_vec()];
             let node = [len(1), len(2), string(&listpack(&items))].concat();
@@ -156,14 +146,7 @@ fn packs_of_more_entries_than_their_count_holds_decode() {
         let items: Vec<Vec<u8>> = (0..n).map(|i: u32| i.to_string().into_bytes()).collect();
         let list = Value::List(items.clone());
         assert_eq!(decoded(10, &string(&ziplist(&items))), list, "{n}");
-        assert_eq!(
-            decoded(
-                18,
-                &[len(1), len(2), packed_string(&listpack(&items))].concat()
-            ),
-            list,
-            "{n}"
-        );
+        assert_eq!(decoded(18, &[len(1), len(2), packed_string(&listpack(&items))].concat()), list, "{n}");
     }
 }
 
@@ -172,39 +155,15 @@ fn duplicates_are_refused() {
     let twice = [string(b"a"), string(b"a")].concat();
     let pairs = [string(b"a"), string(b"1"), string(b"a"), string(b"2")].concat();
     let fail = |value_type, value: Vec<u8>| {
-        decode(&raw(Project::Redis, value_type, &value), &Limits::default())
-            .unwrap_err()
-            .fault
+        decode(&raw(Project::Redis, value_type, &value), &Limits::default()).unwrap_err().fault
     };
-    assert_eq!(
-        fail(2, [len(2), twice].concat()),
-        Fault::Duplicate("set member")
-    );
-    assert_eq!(
-        fail(4, [len(2), pairs].concat()),
-        Fault::Duplicate("hash field")
-    );
+    assert_eq!(fail(2, [len(2), twice].concat()), Fault::Duplicate("set member"));
+    assert_eq!(fail(4, [len(2), pairs].concat()), Fault::Duplicate("hash field"));
     let packed: BTreeMap<&str, u8> = [("sorted set member", 17), ("hash field", 16)].into();
     for (what, value_type) in packed {
-        let items: Vec<Vec<u8>> = [&b"a"[..], b"1", b"a", b"2"]
-            .iter()
-            .map(|s| s.to_vec())
-            .collect();
-        assert_eq!(
-            fail(value_type, string(&listpack(&items))),
-            Fault::Duplicate(what)
-        );
+        let items: Vec<Vec<u8>> = [&b"a"[..], b"1", b"a", b"2"].iter().map(|s| s.to_vec()).collect();
+        assert_eq!(fail(value_type, string(&listpack(&items))), Fault::Duplicate(what));
     }
-    let array = [
-        len(2),
-        len(0),
-        len(7),
-        len(0),
-        string(b"a"),
-        len(7),
-        len(0),
-        string(b"b"),
-    ]
-    .concat();
+    let array = [len(2), len(0), len(7), len(0), string(b"a"), len(7), len(0), string(b"b")].concat();
     assert_eq!(fail(28, array), Fault::Duplicate("array index"));
 }

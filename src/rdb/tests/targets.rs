@@ -31,11 +31,7 @@ fn payload_for_its_own_server_is_unchanged() {
         ("E34", redis((8, 10, 2), 15)),
     ] {
         let payload = example(name);
-        assert_eq!(
-            restorer.restamp(&payload, false).unwrap().as_deref(),
-            Some(&payload[..]),
-            "{name}"
-        );
+        assert_eq!(restorer.restamp(&payload, false).unwrap().as_deref(), Some(&payload[..]), "{name}");
     }
 }
 
@@ -56,10 +52,7 @@ fn footer_is_the_highest_that_the_target_accepts_for_the_type() {
 #[test]
 fn types_restore_from_the_version_on_that_knows_them() {
     let all = [
-        (
-            redis((2, 8, 24), 6),
-            &[0, 1, 2, 3, 4, 9, 10, 11, 12, 13, 29, 30, 31, 32][..],
-        ),
+        (redis((2, 8, 24), 6), &[0, 1, 2, 3, 4, 9, 10, 11, 12, 13, 29, 30, 31, 32][..]),
         (redis((3, 2, 13), 7), &[14]),
         (redis((4, 0, 14), 8), &[5]),
         (redis((5, 0, 14), 9), &[15]),
@@ -76,18 +69,11 @@ fn types_restore_from_the_version_on_that_knows_them() {
         known.extend_from_slice(new);
         for value_type in 0..=255 {
             let expected = known.contains(&value_type);
-            assert_eq!(
-                restorer.restorable(value_type, Project::Redis),
-                expected,
-                "{value_type} on {restorer:?}"
-            );
+            assert_eq!(restorer.restorable(value_type, Project::Redis), expected, "{value_type} on {restorer:?}");
         }
         assert!(!restorer.restorable(22, Project::Valkey));
     }
-    for (restorer, own_22) in [
-        (valkey((8, 1, 1), 11), false),
-        (valkey((9, 1, 2), 80), true),
-    ] {
+    for (restorer, own_22) in [(valkey((8, 1, 1), 11), false), (valkey((9, 1, 2), 80), true)] {
         assert!(restorer.restorable(21, Project::Redis) && restorer.restorable(31, Project::Redis));
         assert_eq!(restorer.restorable(22, Project::Valkey), own_22);
         for value_type in 22..=28 {
@@ -99,21 +85,14 @@ fn types_restore_from_the_version_on_that_knows_them() {
 /// Redis below 6.2 exits on modules' values that it doesn't know, and on malformed ones.
 #[test]
 fn payloads_that_would_end_an_old_target_are_not_made() {
-    let module = verify(&example("E19"), false)
-        .map(|v| v.value.bytes.to_vec())
-        .unwrap();
+    let module = verify(&example("E19"), false).map(|v| v.value.bytes.to_vec()).unwrap();
     let module = raw(Project::Redis, 7, &module);
     let old = redis((6, 0, 16), 9);
     assert_eq!(old.payload(&module, None).unwrap(), None);
     assert!(old.with_modules().payload(&module, None).unwrap().is_some());
     let short = raw(Project::Redis, 9, b"\x05\x01\x01f\x02\xff");
     assert!(old.payload(&short, None).is_err());
-    assert!(
-        redis((6, 2, 16), 9)
-            .payload(&short, None)
-            .unwrap()
-            .is_some()
-    );
+    assert!(redis((6, 2, 16), 9).payload(&short, None).unwrap().is_some());
 }
 
 #[test]
@@ -127,11 +106,7 @@ fn template_hashes_carry_their_names_or_become_plain() {
         if key.value.template.is_none() {
             continue;
         }
-        for restorer in [
-            redis((8, 10, 2), 15),
-            redis((8, 6, 3), 13),
-            valkey((8, 0, 1), 11),
-        ] {
+        for restorer in [redis((8, 10, 2), 15), redis((8, 6, 3), 13), valkey((8, 0, 1), 11)] {
             let payload = restorer.payload(&key.value, None).unwrap().unwrap();
             assert_eq!(payload.len(), payload.to_vec().len());
             let payload = payload.to_vec();
@@ -141,56 +116,34 @@ fn template_hashes_carry_their_names_or_become_plain() {
             found.push((key.value.value_type, verified.value.value_type));
         }
     }
-    assert_eq!(
-        found,
-        [(30, 29), (30, 4), (30, 4), (32, 31), (32, 4), (32, 4)]
-    );
+    assert_eq!(found, [(30, 29), (30, 4), (30, 4), (32, 31), (32, 4), (32, 4)]);
 }
 
 #[test]
 fn metadata_goes_only_to_targets_that_keep_it() {
     let payload = example("E34");
-    let kept = redis((8, 6, 3), 13)
-        .restamp(&payload, false)
-        .unwrap()
-        .unwrap();
+    let kept = redis((8, 6, 3), 13).restamp(&payload, false).unwrap().unwrap();
     assert_eq!(kept[0], 0xf3);
-    let dropped = redis((8, 2, 3), 12)
-        .restamp(&payload, false)
-        .unwrap()
-        .unwrap();
+    let dropped = redis((8, 2, 3), 12).restamp(&payload, false).unwrap().unwrap();
     assert_eq!(&dropped[..7], b"\x00\x05hello");
 }
 
 /// 8.10 refuses a group that has read more than was added to the stream.
 #[test]
 fn entries_read_above_entries_added_is_clamped_where_it_is_checked() {
-    let Value::Stream(mut stream) = example_value("E17") else {
-        panic!("no stream")
-    };
+    let Value::Stream(mut stream) = example_value("E17") else { panic!("no stream") };
     stream.meta.entries_added = 3;
-    stream.groups.push(Group {
-        name: bytes("h"),
-        entries_read: Some(2),
-        ..Group::default()
-    });
+    stream.groups.push(Group { name: bytes("h"), entries_read: Some(2), ..Group::default() });
     stream.groups[0].entries_read = Some(99_999);
-    stream.groups.push(Group {
-        name: bytes("i"),
-        entries_read: Some(4),
-        ..Group::default()
-    });
+    stream.groups.push(Group { name: bytes("i"), entries_read: Some(4), ..Group::default() });
     let made = make::stream(&stream, 10);
     let given = raw(Project::Redis, 21, &made);
-    for (restorer, expected) in [
-        (redis((8, 6, 3), 13), [Some(99_999), Some(2), Some(4)]),
-        (redis((8, 10, 2), 15), [Some(3), Some(2), Some(3)]),
-    ] {
+    for (restorer, expected) in
+        [(redis((8, 6, 3), 13), [Some(99_999), Some(2), Some(4)]), (redis((8, 10, 2), 15), [Some(3), Some(2), Some(3)])]
+    {
         let payload = restorer.payload(&given, None).unwrap().unwrap().to_vec();
         let value = decode(&verify(&payload, false).unwrap().value, &Limits::default()).unwrap();
-        let Value::Stream(stream) = value else {
-            panic!("no stream")
-        };
+        let Value::Stream(stream) = value else { panic!("no stream") };
         let read: Vec<_> = stream.groups.iter().map(|g| g.entries_read).collect();
         assert_eq!(read, expected);
     }
@@ -199,43 +152,18 @@ fn entries_read_above_entries_added_is_clamped_where_it_is_checked() {
 #[test]
 fn collections_without_elements_have_no_payload() {
     for value_type in [1, 2, 3, 4, 5, 14, 18] {
-        assert_eq!(
-            redis((7, 0, 0), 10)
-                .payload(&raw(Project::Redis, value_type, b"\0"), None)
-                .unwrap(),
-            None
-        );
+        assert_eq!(redis((7, 0, 0), 10).payload(&raw(Project::Redis, value_type, b"\0"), None).unwrap(), None);
     }
-    assert!(
-        redis((7, 0, 0), 10)
-            .payload(&raw(Project::Redis, 0, b"\0"), None)
-            .unwrap()
-            .is_some()
-    );
+    assert!(redis((7, 0, 0), 10).payload(&raw(Project::Redis, 0, b"\0"), None).unwrap().is_some());
 }
 
 #[test]
 fn libraries_are_restamped_for_targets_that_have_functions() {
     let payload = example("E22");
-    assert_eq!(
-        redis((7, 0, 15), 10)
-            .restamp_functions(&payload, false)
-            .unwrap(),
-        Some(payload.clone())
-    );
-    assert_eq!(
-        redis((6, 2, 16), 9)
-            .restamp_functions(&payload, false)
-            .unwrap(),
-        None
-    );
-    let valkey = valkey((9, 1, 2), 80)
-        .restamp_functions(&payload, false)
-        .unwrap()
-        .unwrap();
+    assert_eq!(redis((7, 0, 15), 10).restamp_functions(&payload, false).unwrap(), Some(payload.clone()));
+    assert_eq!(redis((6, 2, 16), 9).restamp_functions(&payload, false).unwrap(), None);
+    let valkey = valkey((9, 1, 2), 80).restamp_functions(&payload, false).unwrap().unwrap();
     assert_eq!(valkey[valkey.len() - 10..][..2], [11, 0]);
-    let error = redis((7, 0, 15), 10)
-        .restamp_functions(&example("E1"), false)
-        .unwrap_err();
+    let error = redis((7, 0, 15), 10).restamp_functions(&example("E1"), false).unwrap_err();
     assert_eq!((error.offset, error.fault), (1, Fault::UnknownType(0)));
 }

@@ -27,11 +27,7 @@ pub(super) struct ArrayItems {
 
 impl ArrayItems {
     pub fn new(bytes_max: u64) -> Self {
-        ArrayItems {
-            left: None,
-            cursor: None,
-            bytes_max,
-        }
+        ArrayItems { left: None, cursor: None, bytes_max }
     }
 
     pub fn take_cursor(&mut self) -> Option<u64> {
@@ -47,9 +43,7 @@ impl ArrayItems {
                     0 => None,
                     1 => Some(index(r)?),
                     _ => {
-                        return Err(
-                            Fault::Corrupt("an array's cursor flag is neither 0 nor 1").into()
-                        );
+                        return Err(Fault::Corrupt("an array's cursor flag is neither 0 nor 1").into());
                     }
                 };
                 r.commit();

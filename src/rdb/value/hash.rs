@@ -80,17 +80,8 @@ struct Values {
 
 impl Hashes {
     pub fn new(project: Project, value_type: u8, bytes_max: u64, lookup: Lookup<'_>) -> Self {
-        let packed = |kind, timed, base_read| Form::Packed {
-            kind,
-            timed,
-            base_read,
-            pack: None,
-        };
-        let expiring = |time, base_read| Form::Expiring {
-            left: Left::default(),
-            time,
-            base_read,
-        };
+        let packed = |kind, timed, base_read| Form::Packed { kind, timed, base_read, pack: None };
+        let expiring = |time, base_read| Form::Expiring { left: Left::default(), time, base_read };
         let form = match (value_type, project) {
             (opcode::HASH_ZIPMAP, _) => packed(Kind::Zipmap, false, true),
             (opcode::HASH_ZIPLIST, _) => packed(Kind::Ziplist, false, true),
@@ -106,11 +97,7 @@ impl Hashes {
                     Lookup::One(template) => Found::One(Arc::clone(template)),
                     Lookup::File(templates) => Found::File(templates.clone()),
                 };
-                Form::Template {
-                    value_type,
-                    templates,
-                    values: None,
-                }
+                Form::Template { value_type, templates, values: None }
             }
             _ => Form::Plain(Left::default()),
         };
@@ -126,17 +113,9 @@ impl Hashes {
                 }
                 let (field, value) = two_strings(r, max)?;
                 left.took(r);
-                Ok(Some(HashField {
-                    field,
-                    value,
-                    expires_at_ms: None,
-                }))
+                Ok(Some(HashField { field, value, expires_at_ms: None }))
             }
-            Form::Expiring {
-                left,
-                time,
-                base_read,
-            } => {
+            Form::Expiring { left, time, base_read } => {
                 if !*base_read {
                     *time = Time::After(r.i64()?);
                     r.commit();
@@ -149,12 +128,7 @@ impl Hashes {
                 left.took(r);
                 Ok(Some(field))
             }
-            Form::Packed {
-                kind,
-                timed,
-                base_read,
-                pack,
-            } => {
+            Form::Packed { kind, timed, base_read, pack } => {
                 if !*base_read {
                     // The smallest of the times that follow; of no use here.
                     r.i64()?;
@@ -164,14 +138,8 @@ impl Hashes {
                 let pack = once(pack, r, |r| Packed::read(r, *kind, max))?;
                 Ok(packed_field(pack, *timed)?)
             }
-            Form::Template {
-                value_type,
-                templates,
-                values,
-            } => {
-                let values = once(values, r, |r| {
-                    template_values(r, *value_type, templates, max)
-                })?;
+            Form::Template { value_type, templates, values } => {
+                let values = once(values, r, |r| template_values(r, *value_type, templates, max))?;
                 values.next(r, max)
             }
         }
@@ -202,11 +170,7 @@ fn expiring_field(r: &mut Reader<'_>, time: Time, max: u64) -> Step<HashField> {
         (_, None) => Some(r.i64()?).filter(|&ms| ms != -1),
     };
     check_time(expires_at_ms)?;
-    Ok(HashField {
-        field,
-        value,
-        expires_at_ms,
-    })
+    Ok(HashField { field, value, expires_at_ms })
 }
 
 const BAD_TIME: Fault = Fault::Corrupt("a hash field's expiry is out of range");
@@ -229,11 +193,7 @@ fn packed_field(pack: &mut Packed, timed: bool) -> Result<Option<HashField>, Fau
         expires_at_ms = (ms != 0).then_some(ms);
     }
     check_time(expires_at_ms)?;
-    Ok(Some(HashField {
-        field,
-        value,
-        expires_at_ms,
-    }))
+    Ok(Some(HashField { field, value, expires_at_ms }))
 }
 
 impl Values {
@@ -247,26 +207,15 @@ impl Values {
             return Ok(None);
         }
         let value = match &mut self.pack {
-            Some(pack) => pack
-                .need("a template hash has fewer values than fields")?
-                .to_vec(),
+            Some(pack) => pack.need("a template hash has fewer values than fields")?.to_vec(),
             None => r.string(max)?.into_owned(),
         };
-        Ok(self.names.next().map(|field| HashField {
-            field,
-            value,
-            expires_at_ms: None,
-        }))
+        Ok(self.names.next().map(|field| HashField { field, value, expires_at_ms: None }))
     }
 }
 
 /// Reads a template hash up to its values.
-fn template_values(
-    r: &mut Reader<'_>,
-    value_type: u8,
-    templates: &Found,
-    max: u64,
-) -> Step<Values> {
+fn template_values(r: &mut Reader<'_>, value_type: u8, templates: &Found, max: u64) -> Step<Values> {
     let (names, pack) = match value_type {
         opcode::HASH_TMPL_LP => {
             let names = read_names(r)?;
@@ -285,10 +234,7 @@ fn template_values(
             (templates.fields(id)?, None)
         }
     };
-    Ok(Values {
-        names: names.into_iter(),
-        pack,
-    })
+    Ok(Values { names: names.into_iter(), pack })
 }
 
 const NO_ID: &str = "a template hash does not begin with an integer";
@@ -300,9 +246,7 @@ impl Found {
             Found::One(template) => Some(template),
             Found::File(templates) => templates.get(&id),
         };
-        template
-            .map(|template| template.fields.clone())
-            .ok_or(Fault::UnknownTemplate(id))
+        template.map(|template| template.fields.clone()).ok_or(Fault::UnknownTemplate(id))
     }
 }
 
@@ -331,8 +275,5 @@ fn read_names(r: &mut Reader<'_>) -> Step<Vec<Vec<u8>>> {
 pub(in crate::rdb) fn template_id(blob: &[u8]) -> Result<u64, Fault> {
     let first = Pack::new(Kind::Listpack, blob)?.next(blob)?;
     // Ids above i64's range are written as negative integers.
-    first
-        .and_then(Entry::to_int)
-        .map(|id| id as u64)
-        .ok_or(Fault::Corrupt(NO_ID))
+    first.and_then(Entry::to_int).map(|id| id as u64).ok_or(Fault::Corrupt(NO_ID))
 }

@@ -34,12 +34,7 @@ impl Lists {
             opcode::LIST_QUICKLIST => (Form::Ziplists, Left::default()),
             _ => (Form::Nodes, Left::default()),
         };
-        Lists {
-            form,
-            left,
-            node: None,
-            bytes_max,
-        }
+        Lists { form, left, node: None, bytes_max }
     }
 
     pub fn next(&mut self, r: &mut Reader<'_>) -> Step<Option<Vec<u8>>> {
@@ -60,9 +55,7 @@ impl Lists {
                     PLAIN_NODE => None,
                     PACKED_NODE => Some(Kind::Listpack),
                     _ => {
-                        return Err(
-                            Fault::Corrupt("a list node is neither plain nor packed").into()
-                        );
+                        return Err(Fault::Corrupt("a list node is neither plain nor packed").into());
                     }
                 },
             };

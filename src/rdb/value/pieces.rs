@@ -106,14 +106,8 @@ pub(super) struct Budget {
 }
 
 impl Budget {
-    pub const PIECE: Budget = Budget {
-        elements: PIECE_ELEMENTS_MAX,
-        bytes: PIECE_BYTES_MAX,
-    };
-    pub const UNLIMITED: Budget = Budget {
-        elements: usize::MAX,
-        bytes: usize::MAX,
-    };
+    pub const PIECE: Budget = Budget { elements: PIECE_ELEMENTS_MAX, bytes: PIECE_BYTES_MAX };
+    pub const UNLIMITED: Budget = Budget { elements: usize::MAX, bytes: usize::MAX };
 
     /// Collects elements until the budget is spent, the bytes at hand are, or there are no more. None collected: no more.
     pub fn gather<T>(
@@ -251,41 +245,28 @@ enum Parts {
 impl Unpacker {
     /// # Errors
     /// `UnknownType`; `NotDecodable` for a module's value and GCRA.
-    pub fn new(
-        project: Project,
-        value_type: u8,
-        limits: &Limits,
-        lookup: Lookup<'_>,
-    ) -> Result<Self, Fault> {
+    pub fn new(project: Project, value_type: u8, limits: &Limits, lookup: Lookup<'_>) -> Result<Self, Fault> {
         if type_row(project, value_type).is_none() {
             return Err(Fault::UnknownType(value_type));
         }
         let max = limits.element_bytes_max;
         let parts = match value_type {
             opcode::STRING => Parts::String(Strings::new(max)),
-            opcode::LIST
-            | opcode::LIST_ZIPLIST
-            | opcode::LIST_QUICKLIST
-            | opcode::LIST_QUICKLIST_2 => Parts::List(Lists::new(value_type, max)),
-            opcode::SET | opcode::SET_INTSET | opcode::SET_LISTPACK => {
-                Parts::Set(Sets::new(value_type, max))
+            opcode::LIST | opcode::LIST_ZIPLIST | opcode::LIST_QUICKLIST | opcode::LIST_QUICKLIST_2 => {
+                Parts::List(Lists::new(value_type, max))
             }
+            opcode::SET | opcode::SET_INTSET | opcode::SET_LISTPACK => Parts::Set(Sets::new(value_type, max)),
             opcode::ZSET | opcode::ZSET_2 | opcode::ZSET_ZIPLIST | opcode::ZSET_LISTPACK => {
                 Parts::Zset(Zsets::new(value_type, max))
             }
-            opcode::STREAM
-            | opcode::STREAM_2
-            | opcode::STREAM_3
-            | opcode::STREAM_4
-            | opcode::STREAM_5 => Parts::Stream(Box::new(StreamParts::new(value_type, limits))),
+            opcode::STREAM | opcode::STREAM_2 | opcode::STREAM_3 | opcode::STREAM_4 | opcode::STREAM_5 => {
+                Parts::Stream(Box::new(StreamParts::new(value_type, limits)))
+            }
             opcode::ARRAY => Parts::Array(ArrayItems::new(max)),
             opcode::MODULE_2 | opcode::GCRA => return Err(Fault::NotDecodable(value_type)),
             _ => Parts::Hash(Hashes::new(project, value_type, max, lookup)),
         };
-        Ok(Unpacker {
-            budget: Budget::PIECE,
-            parts,
-        })
+        Ok(Unpacker { budget: Budget::PIECE, parts })
     }
 
     pub(super) fn with_budget(self, budget: Budget) -> Self {
@@ -319,30 +300,17 @@ impl Unpacker {
         let budget = self.budget;
         match &mut self.parts {
             Parts::String(strings) => strings.piece(r, budget),
-            Parts::List(lists) => budget
-                .gather(r, Vec::len, |r| lists.next(r))
-                .map(|v| some(v, Piece::ListItems)),
-            Parts::Set(sets) => budget
-                .gather(r, Vec::len, |r| sets.next(r))
-                .map(|v| some(v, Piece::SetMembers)),
+            Parts::List(lists) => budget.gather(r, Vec::len, |r| lists.next(r)).map(|v| some(v, Piece::ListItems)),
+            Parts::Set(sets) => budget.gather(r, Vec::len, |r| sets.next(r)).map(|v| some(v, Piece::SetMembers)),
             Parts::Zset(zsets) => budget
                 .gather(r, |m: &ZsetMember| m.member.len(), |r| zsets.next(r))
                 .map(|v| some(v, Piece::ZsetMembers)),
             Parts::Hash(hashes) => budget
-                .gather(
-                    r,
-                    |f: &HashField| f.field.len() + f.value.len(),
-                    |r| hashes.next(r),
-                )
+                .gather(r, |f: &HashField| f.field.len() + f.value.len(), |r| hashes.next(r))
                 .map(|v| some(v, Piece::HashFields)),
             Parts::Array(items) => {
-                let gathered = budget.gather(
-                    r,
-                    |(_, bytes): &(u64, Vec<u8>)| bytes.len(),
-                    |r| items.next(r),
-                )?;
-                Ok(some(gathered, Piece::ArrayItems)
-                    .or_else(|| items.take_cursor().map(Piece::ArrayCursor)))
+                let gathered = budget.gather(r, |(_, bytes): &(u64, Vec<u8>)| bytes.len(), |r| items.next(r))?;
+                Ok(some(gathered, Piece::ArrayItems).or_else(|| items.take_cursor().map(Piece::ArrayCursor)))
             }
             Parts::Stream(stream) => stream.piece(r, budget),
         }

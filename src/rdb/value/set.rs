@@ -22,12 +22,7 @@ impl Sets {
             opcode::SET_LISTPACK => Some(Kind::Listpack),
             _ => None,
         };
-        Sets {
-            kind,
-            left: Left::default(),
-            pack: None,
-            bytes_max,
-        }
+        Sets { kind, left: Left::default(), pack: None, bytes_max }
     }
 
     pub fn next(&mut self, r: &mut Reader<'_>) -> Step<Option<Vec<u8>>> {

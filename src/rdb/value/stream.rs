@@ -27,18 +27,12 @@ impl StreamId {
 
     /// Two u64, big-endian.
     pub(super) fn read(r: &mut Reader<'_>) -> Step<Self> {
-        Ok(StreamId {
-            ms: r.u64_be()?,
-            seq: r.u64_be()?,
-        })
+        Ok(StreamId { ms: r.u64_be()?, seq: r.u64_be()? })
     }
 
     /// Two lengths.
     fn read_lens(r: &mut Reader<'_>) -> Step<Self> {
-        Ok(StreamId {
-            ms: r.len()?,
-            seq: r.len()?,
-        })
+        Ok(StreamId { ms: r.len()?, seq: r.len()? })
     }
 }
 
@@ -58,10 +52,7 @@ pub struct StreamEntry {
 
 impl StreamEntry {
     pub(super) fn bytes(&self) -> usize {
-        self.fields
-            .iter()
-            .map(|(field, value)| field.len() + value.len() + 16)
-            .sum()
+        self.fields.iter().map(|(field, value)| field.len() + value.len() + 16).sum()
     }
 }
 
@@ -144,27 +135,11 @@ impl Stream {
         match piece {
             Piece::StreamEntries(mut entries) => self.entries.append(&mut entries),
             Piece::StreamMeta(meta) => self.meta = meta,
-            Piece::StreamGroup {
-                name,
-                last_id,
-                entries_read,
-            } => {
-                self.groups.push(Group {
-                    name,
-                    last_id,
-                    entries_read,
-                    ..Group::default()
-                });
+            Piece::StreamGroup { name, last_id, entries_read } => {
+                self.groups.push(Group { name, last_id, entries_read, ..Group::default() });
             }
-            Piece::StreamIdempotency {
-                duration_s,
-                entries_max,
-            } => {
-                self.idempotency = Some(Idempotency {
-                    duration_s,
-                    entries_max,
-                    ..Idempotency::default()
-                });
+            Piece::StreamIdempotency { duration_s, entries_max } => {
+                self.idempotency = Some(Idempotency { duration_s, entries_max, ..Idempotency::default() });
             }
             piece => match (&mut self.idempotency, self.groups.last_mut()) {
                 (Some(idempotency), _) => idempotency.add(piece),
@@ -179,10 +154,7 @@ impl Idempotency {
     /// Adds a piece from after the last group.
     fn add(&mut self, piece: Piece) {
         match piece {
-            Piece::StreamProducer { name } => self.producers.push(Producer {
-                name,
-                records: Vec::new(),
-            }),
+            Piece::StreamProducer { name } => self.producers.push(Producer { name, records: Vec::new() }),
             Piece::StreamIdmpRecords(mut records) => {
                 if let Some(producer) = self.producers.last_mut() {
                     producer.records.append(&mut records);
@@ -199,17 +171,8 @@ impl Idempotency {
 impl Group {
     fn add(&mut self, piece: Piece) {
         match piece {
-            Piece::StreamConsumer {
-                name,
-                seen_ms,
-                active_ms,
-            } => {
-                self.consumers.push(Consumer {
-                    name,
-                    seen_ms,
-                    active_ms,
-                    pending: Vec::new(),
-                });
+            Piece::StreamConsumer { name, seen_ms, active_ms } => {
+                self.consumers.push(Consumer { name, seen_ms, active_ms, pending: Vec::new() });
             }
             Piece::StreamPending(mut pending) => {
                 if let Some(consumer) = self.consumers.last_mut() {
@@ -306,10 +269,7 @@ impl StreamParts {
                     let (duration_s, entries_max) = (r.len()?, r.len()?);
                     r.commit();
                     self.phase = Phase::Producers;
-                    return Ok(Some(Piece::StreamIdempotency {
-                        duration_s,
-                        entries_max,
-                    }));
+                    return Ok(Some(Piece::StreamIdempotency { duration_s, entries_max }));
                 }
                 Phase::Producers => {
                     if let Some(piece) = self.producer(r, budget)? {
@@ -379,10 +339,7 @@ impl StreamParts {
                     if !left.any(r)? {
                         return Ok(None);
                     }
-                    let record = IdmpRecord {
-                        iid: r.string(max)?.into_owned(),
-                        id: StreamId::read_lens(r)?,
-                    };
+                    let record = IdmpRecord { iid: r.string(max)?.into_owned(), id: StreamId::read_lens(r)? };
                     left.took(r);
                     Ok(Some(record))
                 },
@@ -405,24 +362,8 @@ impl StreamParts {
 impl From<GroupPart> for Piece {
     fn from(part: GroupPart) -> Self {
         match part {
-            GroupPart::Group {
-                name,
-                last_id,
-                entries_read,
-            } => Piece::StreamGroup {
-                name,
-                last_id,
-                entries_read,
-            },
-            GroupPart::Consumer {
-                name,
-                seen_ms,
-                active_ms,
-            } => Piece::StreamConsumer {
-                name,
-                seen_ms,
-                active_ms,
-            },
+            GroupPart::Group { name, last_id, entries_read } => Piece::StreamGroup { name, last_id, entries_read },
+            GroupPart::Consumer { name, seen_ms, active_ms } => Piece::StreamConsumer { name, seen_ms, active_ms },
             GroupPart::Pending(pending) => Piece::StreamPending(pending),
             GroupPart::Nacked(pending) => Piece::StreamNacked(pending),
         }

@@ -26,21 +26,14 @@ enum Rest {
 
 impl Strings {
     pub fn new(bytes_max: u64) -> Self {
-        Strings {
-            bytes_max,
-            offset: 0,
-            rest: Rest::Head,
-            waiting: Vec::new(),
-        }
+        Strings { bytes_max, offset: 0, rest: Rest::Head, waiting: Vec::new() }
     }
 
     pub fn piece(&mut self, r: &mut Reader<'_>, budget: Budget) -> Step<Option<Piece>> {
         if let Rest::Head = self.rest {
             self.rest = match r.head()? {
                 Head::Plain(n) => Rest::Plain(n),
-                Head::Lzf { compressed, plain } if plain > 0 => {
-                    Rest::Lzf(LzfStream::new(compressed, plain))
-                }
+                Head::Lzf { compressed, plain } if plain > 0 => Rest::Lzf(LzfStream::new(compressed, plain)),
                 head => {
                     let bytes = r.string_after(head, self.bytes_max)?.into_owned();
                     self.rest = Rest::End;

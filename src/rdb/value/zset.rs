@@ -37,12 +37,7 @@ impl Zsets {
             opcode::ZSET_ZIPLIST => Form::Packed(Kind::Ziplist),
             _ => Form::Packed(Kind::Listpack),
         };
-        Zsets {
-            form,
-            left: Left::default(),
-            pack: None,
-            bytes_max,
-        }
+        Zsets { form, left: Left::default(), pack: None, bytes_max }
     }
 
     pub fn next(&mut self, r: &mut Reader<'_>) -> Step<Option<ZsetMember>> {
@@ -89,12 +84,8 @@ fn old_double(r: &mut Reader<'_>) -> Step<f64> {
         255 => Ok(f64::NEG_INFINITY),
         n => {
             let text = r.take(u64::from(n))?;
-            let is_decimal = text
-                .iter()
-                .all(|c| matches!(c, b'0'..=b'9' | b'+' | b'-' | b'.' | b'e' | b'E'));
-            parse_score(text)
-                .filter(|_| is_decimal)
-                .ok_or(BAD_SCORE.into())
+            let is_decimal = text.iter().all(|c| matches!(c, b'0'..=b'9' | b'+' | b'-' | b'.' | b'e' | b'E'));
+            parse_score(text).filter(|_| is_decimal).ok_or(BAD_SCORE.into())
         }
     }
 }

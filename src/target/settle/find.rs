@@ -148,9 +148,7 @@ async fn read_times(
 
 /// What TIME answers, in ms.
 fn clock_ms(reply: &Reply) -> Option<i64> {
-    let part = |n: usize| -> Option<i64> {
-        std::str::from_utf8(reply.array()?.get(n)?.bytes()?).ok()?.parse().ok()
-    };
+    let part = |n: usize| -> Option<i64> { std::str::from_utf8(reply.array()?.get(n)?.bytes()?).ok()?.parse().ok() };
     part(0)?.checked_mul(1000)?.checked_add(part(1)? / 1000)
 }
 

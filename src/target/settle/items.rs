@@ -26,9 +26,8 @@ impl Place {
         let head = db.to_le_bytes().into_iter().chain((key.len() as u64).to_le_bytes());
         let tail = field.map(|field| [1].into_iter().chain(field.iter().copied()));
         let bytes = head.chain(key.iter().copied()).chain(tail.into_iter().flatten());
-        let hash = bytes.fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-        });
+        let hash =
+            bytes.fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
         let hash = (hash ^ (hash >> 33)).wrapping_mul(0xff51_afd7_ed55_8ccd);
         let hash = (hash ^ (hash >> 33)).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
         Place(hash ^ (hash >> 33))

@@ -8,16 +8,8 @@ use crate::rdb::length::Reader;
 use crate::rdb::value::pieces::{Budget, Left};
 
 pub(super) enum GroupPart {
-    Group {
-        name: Vec<u8>,
-        last_id: StreamId,
-        entries_read: Option<u64>,
-    },
-    Consumer {
-        name: Vec<u8>,
-        seen_ms: i64,
-        active_ms: Option<i64>,
-    },
+    Group { name: Vec<u8>, last_id: StreamId, entries_read: Option<u64> },
+    Consumer { name: Vec<u8>, seen_ms: i64, active_ms: Option<i64> },
     Pending(Vec<Pending>),
     Nacked(Vec<Pending>),
 }
@@ -98,10 +90,7 @@ impl Groups {
                         }
                     }
                     if self.owned != self.pending.len() {
-                        return Err(Fault::Corrupt(
-                            "a pending entry of a group belongs to no consumer",
-                        )
-                        .into());
+                        return Err(Fault::Corrupt("a pending entry of a group belongs to no consumer").into());
                     }
                     self.phase = Phase::Head;
                 }
@@ -124,11 +113,7 @@ impl Groups {
         self.part = Left::default();
         self.pending.clear();
         self.owned = 0;
-        Ok(Some(GroupPart::Group {
-            name,
-            last_id,
-            entries_read,
-        }))
+        Ok(Some(GroupPart::Group { name, last_id, entries_read }))
     }
 
     fn read_pending(&mut self, r: &mut Reader<'_>) -> Step<()> {
@@ -136,29 +121,13 @@ impl Groups {
             let id = StreamId::read(r)?;
             let (delivered_ms, deliveries) = (r.i64()?, r.len()?);
             self.part.took(r);
-            if self
-                .pending
-                .last()
-                .is_some_and(|last| last.pending.id >= id)
-            {
+            if self.pending.last().is_some_and(|last| last.pending.id >= id) {
                 return Err(Fault::Corrupt("a group's pending entries don't ascend").into());
             }
-            self.pending.push(Owed {
-                pending: Pending {
-                    id,
-                    delivered_ms,
-                    deliveries,
-                },
-                owned: false,
-            });
+            self.pending.push(Owed { pending: Pending { id, delivered_ms, deliveries }, owned: false });
             let (size, max) = (self.pending.len() as u64, self.pending_max);
             if size > max {
-                return Err(Fault::TooLarge {
-                    what: "the number of a group's pending entries",
-                    size,
-                    max,
-                }
-                .into());
+                return Err(Fault::TooLarge { what: "the number of a group's pending entries", size, max }.into());
             }
         }
         Ok(())
@@ -174,11 +143,7 @@ impl Groups {
         self.consumers.took(r);
         self.phase = Phase::Ids;
         self.part = Left::default();
-        Ok(GroupPart::Consumer {
-            name,
-            seen_ms,
-            active_ms,
-        })
+        Ok(GroupPart::Consumer { name, seen_ms, active_ms })
     }
 
     /// An id of the group's pending entries that nobody had before.
@@ -188,10 +153,7 @@ impl Groups {
         }
         let id = StreamId::read(r)?;
         self.part.took(r);
-        let at = self
-            .pending
-            .binary_search_by_key(&id, |owed| owed.pending.id)
-            .ok();
+        let at = self.pending.binary_search_by_key(&id, |owed| owed.pending.id).ok();
         let Some(owed) = at.and_then(|at| self.pending.get_mut(at)) else {
             return Err(Fault::Corrupt("a consumer's pending entry is not its group's").into());
         };

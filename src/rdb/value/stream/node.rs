@@ -37,15 +37,11 @@ impl Node {
     pub fn read(r: &mut Reader<'_>, bytes_max: u64) -> Step<Self> {
         let key = r.string(bytes_max)?;
         let mut key = Reader::new(&key);
-        let first =
-            StreamId::read(&mut key).map_err(|_| corrupt("a stream node's id is not 16 bytes"))?;
+        let first = StreamId::read(&mut key).map_err(|_| corrupt("a stream node's id is not 16 bytes"))?;
         if !key.rest().is_empty() {
             return Err(corrupt("a stream node's id is not 16 bytes").into());
         }
-        Ok(Node::open(
-            first,
-            Packed::read(r, Kind::Listpack, bytes_max)?,
-        )?)
+        Ok(Node::open(first, Packed::read(r, Kind::Listpack, bytes_max)?)?)
     }
 
     fn open(first: StreamId, mut pack: Packed) -> Result<Self, Fault> {
@@ -58,13 +54,7 @@ impl Node {
         if pack.need_int(SHORT)? != 0 {
             return Err(corrupt("a stream node's field names don't end in 0"));
         }
-        Ok(Node {
-            pack,
-            first,
-            fields,
-            live_left,
-            deleted_left,
-        })
+        Ok(Node { pack, first, fields, live_left, deleted_left })
     }
 
     /// The next entry that is not deleted.

@@ -306,19 +306,6 @@ impl Torture {
         let following = Rules { in_scope: &in_scope, ..Rules::following(&self.a) };
         until_same(&self.a, &self.b, MINUTE, &format!("{what}, following"), &following);
         self.tool.stop();
-<<<<<<< HEAD
-=======
-        if std::env::var_os("KEYFERRY_TORTURE_NO_FINISH").is_some() {
-            let syncs = self.a.client().info("stats");
-            assert_eq!(syncs.get("sync_full").map(String::as_str), Some("1"), "{what}: full syncs");
-            println!(
-                "torture: {what} ended equal, not finished: {writes} writes, {} s, {:?}",
-                self.began.elapsed().as_secs(),
-                self.counts
-            );
-            return;
-        }
->>>>>>> ef57867ce8594d94519c970632764f4821b3f5b2
         let args = args("finish", &self.a, &self.b, filtered, self.lanes);
         let args: Vec<&str> = args.iter().map(String::as_str).collect();
         let mut finish = Tool::run(&args);

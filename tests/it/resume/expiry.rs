@@ -9,33 +9,21 @@ use crate::wait::{HALF_MINUTE, until};
 /// Keys renewed in their last moments, counters that are built upon, and some that aren't renewed.
 fn short_lived(client: &mut Client, n: u32, ms: u32) {
     let batch: Vec<_> = (0..n)
-        .flat_map(|i| {
-            [
-                cmd!["SET", format!("renewed:{i}"), i, "PX", ms],
-                cmd!["SET", format!("gone:{i}"), i, "PX", ms],
-            ]
-        })
+        .flat_map(|i| [cmd!["SET", format!("renewed:{i}"), i, "PX", ms], cmd!["SET", format!("gone:{i}"), i, "PX", ms]])
         .collect();
     client.load(&batch);
 }
 
 fn renew(client: &mut Client, n: u32) {
     let batch: Vec<_> = (0..n)
-        .flat_map(|i| {
-            [
-                cmd!["INCR", format!("renewed:{i}")],
-                cmd!["PEXPIRE", format!("renewed:{i}"), 500_000 + i],
-            ]
-        })
+        .flat_map(|i| [cmd!["INCR", format!("renewed:{i}")], cmd!["PEXPIRE", format!("renewed:{i}"), 500_000 + i]])
         .collect();
     client.load(&batch);
 }
 
 fn renewed_live(a: &Server, b: &Server, n: u32) {
     let (mut source, mut target) = (a.client(), b.client());
-    until(HALF_MINUTE, "the source to expire the others", || {
-        source.call(&cmd!["KEYS", "gone:*"]).list().is_empty()
-    });
+    until(HALF_MINUTE, "the source to expire the others", || source.call(&cmd!["KEYS", "gone:*"]).list().is_empty());
     following(a, b, "after the expiry");
     for i in 0..n {
         assert_eq!(target.get(&format!("renewed:{i}")).text(), (i + 1).to_string());
@@ -54,9 +42,7 @@ fn renewed_key_lives_while_target_stood_still() {
     b.pause();
     renew(&mut a.client(), 200);
     let mut source = a.client();
-    until(HALF_MINUTE, "the others to expire", || {
-        source.call(&cmd!["KEYS", "gone:*"]).list().is_empty()
-    });
+    until(HALF_MINUTE, "the others to expire", || source.call(&cmd!["KEYS", "gone:*"]).list().is_empty());
     b.resume();
     renewed_live(&a, &b, 200);
     tool.stop();
@@ -76,9 +62,7 @@ fn renewed_key_lives_while_keyferry_was_down() {
     tool.kill();
     renew(&mut a.client(), 200);
     let mut source = a.client();
-    until(HALF_MINUTE, "the others to expire", || {
-        source.call(&cmd!["KEYS", "gone:*"]).list().is_empty()
-    });
+    until(HALF_MINUTE, "the others to expire", || source.call(&cmd!["KEYS", "gone:*"]).list().is_empty());
     let mut tool = start(&a, &b, &[]);
     renewed_live(&a, &b, 200);
     tool.stop();
@@ -99,13 +83,8 @@ fn renewed_hash_field_lives_while_target_stood_still() {
     ]);
     following(&a, &b, "with short-lived fields");
     b.pause();
-    source.load(&[
-        cmd!["HINCRBY", "h", "renewed", 1],
-        cmd!["HPEXPIRE", "h", 500_000, "FIELDS", 1, "renewed"],
-    ]);
-    until(HALF_MINUTE, "the other field to expire", || {
-        source.call(&cmd!["HLEN", "h"]).int() == 2
-    });
+    source.load(&[cmd!["HINCRBY", "h", "renewed", 1], cmd!["HPEXPIRE", "h", 500_000, "FIELDS", 1, "renewed"]]);
+    until(HALF_MINUTE, "the other field to expire", || source.call(&cmd!["HLEN", "h"]).int() == 2);
     b.resume();
     following(&a, &b, "after the field's expiry");
     let value = b.client().call(&cmd!["HGET", "h", "renewed"]);

@@ -14,8 +14,7 @@ fn finish_interrupted_and_run_again_ends_exactly() {
     let mut client = a.client();
     let at = now_ms() + 3_000_000;
     for from in (0..60_000).step_by(5000) {
-        let batch: Vec<_> =
-            (from..from + 5000).map(|i| cmd!["SET", format!("k:{i}"), i, "PXAT", at + i]).collect();
+        let batch: Vec<_> = (from..from + 5000).map(|i| cmd!["SET", format!("k:{i}"), i, "PXAT", at + i]).collect();
         client.load(&batch);
     }
     let mut tool = start(&a, &b, &[]);
@@ -27,13 +26,10 @@ fn finish_interrupted_and_run_again_ends_exactly() {
     for round in 0..4 {
         let mut finish = run("finish", &a, &b, &[]);
         let exact = |target: &mut Client| {
-            let asked: Vec<_> =
-                (0..60_000).step_by(500).map(|i| cmd!["PEXPIRETIME", format!("k:{i}")]).collect();
+            let asked: Vec<_> = (0..60_000).step_by(500).map(|i| cmd!["PEXPIRETIME", format!("k:{i}")]).collect();
             target.pipe(&asked).iter().filter(|r| r.int() < at + 60_000).count()
         };
-        until(MINUTE, "some settled keys", || {
-            exact(&mut target) > round * 20 || !finish.alive()
-        });
+        until(MINUTE, "some settled keys", || exact(&mut target) > round * 20 || !finish.alive());
         finish.kill();
         load.until_sent(1000, HALF_MINUTE);
     }
@@ -59,8 +55,7 @@ fn sync_after_a_broken_off_finish_goes_on() {
     let mut broken = run("finish", &a, &b, &[]);
     let mut target = b.client();
     until(MINUTE, "some settled keys", || {
-        let asked: Vec<_> =
-            (0..40_000).step_by(500).map(|i| cmd!["PEXPIRETIME", format!("k:{i}")]).collect();
+        let asked: Vec<_> = (0..40_000).step_by(500).map(|i| cmd!["PEXPIRETIME", format!("k:{i}")]).collect();
         target.pipe(&asked).iter().any(|r| r.int() < at + 40_000) || !broken.alive()
     });
     broken.kill();

@@ -11,11 +11,7 @@ use std::time::Duration;
 #[test]
 fn rename_over_the_edge_survives_kills_under_load() {
     let (a, b) = (source(), Server::start("redis-7.0"));
-    let mix = Mix {
-        prefixes: vec![String::new(), "tmp:".into()],
-        keys: 20,
-        ..two_databases(&a)
-    };
+    let mix = Mix { prefixes: vec![String::new(), "tmp:".into()], keys: 20, ..two_databases(&a) };
     let load = Workload::start(&a, fastrand::u64(..), 5000, mix);
     let filter = ["--not-key", "tmp:*"];
     let mut tool = start(&a, &b, &filter);
@@ -41,9 +37,7 @@ fn rename_over_the_edge_survives_kills_under_load() {
     assert_eq!(full_syncs(&a), 1);
     // Guards go once every record has passed them.
     let mut target = b.client();
-    until(HALF_MINUTE, "the guards' end", || {
-        target.call(&cmd!["KEYS", "keyferry:resume:guards:*"]).list().is_empty()
-    });
+    until(HALF_MINUTE, "the guards' end", || target.call(&cmd!["KEYS", "keyferry:resume:guards:*"]).list().is_empty());
     tool.stop();
 }
 
@@ -78,10 +72,7 @@ fn rename_over_the_edge_that_its_lane_has_is_not_copied_again() {
 #[test]
 fn sigterm_while_a_key_is_copied_ends_soon_and_resumes() {
     let (a, b) = (source(), Server::start("redis-7.0"));
-    let mix = Mix {
-        prefixes: vec![String::new(), "tmp:".into()],
-        ..two_databases(&a)
-    };
+    let mix = Mix { prefixes: vec![String::new(), "tmp:".into()], ..two_databases(&a) };
     let load = Workload::start(&a, fastrand::u64(..), 5000, mix);
     let filter = ["--not-key", "tmp:*"];
     let mut tool = start(&a, &b, &filter);
@@ -137,12 +128,8 @@ fn flushed_databases_guards_go_with_it() {
 fn swapped_databases_are_told_apart_after_a_kill() {
     let (a, b) = (source(), Server::start("redis-7.0"));
     let more = ["--not-key", "tmp:*", "--lanes", "2"];
-    let mix = Mix {
-        prefixes: vec![String::new(), "tmp:".into()],
-        across_databases: true,
-        keys: 15,
-        ..two_databases(&a)
-    };
+    let mix =
+        Mix { prefixes: vec![String::new(), "tmp:".into()], across_databases: true, keys: 15, ..two_databases(&a) };
     let load = Workload::start(&a, fastrand::u64(..), 3000, mix);
     let mut tool = start(&a, &b, &more);
     until_following(&b, &mut tool);
@@ -163,11 +150,7 @@ fn swapped_databases_are_told_apart_after_a_kill() {
 #[test]
 fn rename_over_the_edge_survives_a_target_from_an_older_file() {
     let (a, mut b) = (source(), Server::start("redis-7.0"));
-    let mix = Mix {
-        prefixes: vec![String::new(), "tmp:".into()],
-        keys: 20,
-        ..two_databases(&a)
-    };
+    let mix = Mix { prefixes: vec![String::new(), "tmp:".into()], keys: 20, ..two_databases(&a) };
     let load = Workload::start(&a, fastrand::u64(..), 5000, mix);
     let mut tool = start(&a, &b, &["--not-key", "tmp:*"]);
     until_following(&b, &mut tool);

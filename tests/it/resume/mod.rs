@@ -1,13 +1,13 @@
 //! Going on: after kills, refusals, lost writes of the target and failovers of the source, every write is there once.
 
-mod refused;
-mod lossy;
-mod spool;
-mod expiry;
-mod again;
-mod guards;
 mod acks;
+mod again;
+mod expiry;
 mod finish;
+mod guards;
+mod lossy;
+mod refused;
+mod spool;
 
 use crate::client::{Client, Reply};
 use crate::compare::{Rules, databases, is_own_record, scan, until_same};
@@ -20,10 +20,7 @@ use std::time::{Duration, Instant};
 
 /// A source that can go on from a good while ago.
 fn source() -> Server {
-    Server::with(
-        "redis-7.0",
-        &[FAST, &["repl-backlog-size 64mb"]].concat(),
-    )
+    Server::with("redis-7.0", &[FAST, &["repl-backlog-size 64mb"]].concat())
 }
 
 /// Starts the job; its folder for the spool stays the same over its lives.
@@ -72,20 +69,14 @@ fn following(a: &Server, b: &Server, what: &str) {
 
 /// The same under the filter that leaves `tmp:` out.
 fn following_in_scope(a: &Server, b: &Server, what: &str) {
-    let rules = Rules {
-        in_scope: &|_, key| !key.starts_with(b"tmp:"),
-        ..Rules::following(a)
-    };
+    let rules = Rules { in_scope: &|_, key| !key.starts_with(b"tmp:"), ..Rules::following(a) };
     until_same(a, b, MINUTE, what, &rules);
 }
 
 /// Ends the job for good: equal to the last millisecond, and no trace of keyferry.
 fn finish(a: &Server, b: &Server, more: &[&str]) {
     run("finish", a, b, more).must_end(MINUTE, 0);
-    let rules = Rules {
-        group_hints: false,
-        ..Rules::of(a)
-    };
+    let rules = Rules { group_hints: false, ..Rules::of(a) };
     until_same(a, b, HALF_MINUTE, "finished", &rules);
     no_trace(b);
 }
@@ -101,10 +92,7 @@ fn no_trace(b: &Server) {
 }
 
 fn two_databases(a: &Server) -> Mix {
-    Mix {
-        databases: vec![0, 2],
-        ..Mix::of(a)
-    }
+    Mix { databases: vec![0, 2], ..Mix::of(a) }
 }
 
 /// Waits for the target's save, so that it can restart from it.
@@ -297,11 +285,7 @@ fn other_filter_is_refused_without_restart() {
     let mut tool = start(&a, &b, &[]);
     until_following(&b, &mut tool);
     tool.stop();
-    for other in [
-        &["--not-key", "tmp:*"][..],
-        &["--db-map", "0:3"],
-        &["--expiry-grace", "2h"],
-    ] {
+    for other in [&["--not-key", "tmp:*"][..], &["--db-map", "0:3"], &["--expiry-grace", "2h"]] {
         let mut refused = start(&a, &b, other);
         refused.must_end(HALF_MINUTE, 3);
         let text = refused.text();
@@ -314,10 +298,7 @@ fn other_filter_is_refused_without_restart() {
     tool.stop();
     assert_eq!(full_syncs(&a), 1);
     let mut tool = start(&a, &b, &["--not-key", "tmp:*", "--restart"]);
-    let rules = Rules {
-        in_scope: &|_, key| !key.starts_with(b"tmp:"),
-        ..Rules::following(&a)
-    };
+    let rules = Rules { in_scope: &|_, key| !key.starts_with(b"tmp:"), ..Rules::following(&a) };
     until(HALF_MINUTE, "a second full sync", || full_syncs(&a) == 2);
     a.client().load(&[cmd!["INCR", "tmp:a"], cmd!["INCR", "b"]]);
     let mut target = b.client();

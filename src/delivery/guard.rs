@@ -31,7 +31,11 @@ impl Guards {
     /// Adds what a field of a lane's hash says; one that says nothing is left out.
     pub fn read(&mut self, field: &[u8], value: &[u8]) {
         match parse(field, value) {
-            Some((db, Some(key), offset)) => _ = self.keys.insert((db, key), offset),
+            // One that can't be trusted is noted beside what an earlier copy may have left.
+            Some((db, Some(key), offset)) => {
+                let at = self.keys.entry((db, key)).or_insert(offset);
+                *at = if offset.0 == 0 || at.0 == 0 { ReplOffset(0) } else { offset };
+            }
             Some((db, None, offset)) => _ = self.databases.insert(db, offset),
             None => {}
         }
@@ -87,6 +91,11 @@ mod tests {
         }
         assert_eq!(parse(&database_field(12), b"345"), Some((12, None, ReplOffset(345))));
         assert_eq!(parse(b"nonumber", b"1"), None);
+        for order in [[&b"0"[..], b"345"], [b"345", b"0"]] {
+            let mut guards = Guards::default();
+            order.iter().for_each(|value| guards.read(&field(1, b"k"), value));
+            assert_eq!(guards.keys.get(&(1, b"k".to_vec())), Some(&ReplOffset(0)));
+        }
         assert_eq!(parse(b"1:k", b"x"), None);
     }
 }

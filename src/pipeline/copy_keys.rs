@@ -7,6 +7,7 @@ use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 use super::ask::Asking;
+use crate::commands::CopyKey;
 use crate::delivery::guard::Guards;
 use crate::net::backoff::Backoff;
 use crate::net::conn;
@@ -101,9 +102,18 @@ impl CopyKeys {
         self.guards = guards;
     }
 
-    /// Keys that are to be copied as soon as may be.
-    pub fn suspects(&self) -> Vec<(u32, Vec<u8>)> {
-        self.suspects.iter().cloned().collect()
+    /// These were copied, or are none of the job's.
+    pub fn trust(&mut self, keys: &[CopyKey]) {
+        keys.iter().for_each(|key| _ = self.suspects.remove(&(key.db, key.key.clone())));
+    }
+
+    pub fn has_suspects(&self) -> bool {
+        !self.suspects.is_empty()
+    }
+
+    /// Keys that are to be copied as soon as may be, at most `count` of them.
+    pub fn suspects(&self, count: usize) -> Vec<(u32, Vec<u8>)> {
+        self.suspects.iter().take(count).cloned().collect()
     }
 
     /// The guards of keys, and then of databases, that stand behind `offset` and those of keys that can't be trusted.

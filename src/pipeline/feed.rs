@@ -26,6 +26,8 @@ pub struct Feed {
     replid: Mutex<Option<ReplId>>,
     rewind: Mutex<Rewinding>,
     ended: watch::Sender<bool>,
+    /// The offset of the unit with which the last of the keys that can't be trusted was copied; `None` before that.
+    trusted: watch::Sender<Option<ReplOffset>>,
     /// Every lane's record in the target names this offset or a later one.
     recorded: AtomicU64,
 }
@@ -90,6 +92,7 @@ impl Feed {
             replid: Mutex::new(replid),
             rewind: Mutex::default(),
             ended: watch::Sender::new(false),
+            trusted: watch::Sender::new(None),
             recorded: AtomicU64::new(0),
         }
     }
@@ -109,6 +112,20 @@ impl Feed {
         }
         self.stream.end();
         self.ended.send_replace(true);
+    }
+
+    /// Says whether keys that can't be trusted are still to be copied, and with which unit the last was.
+    pub fn set_trusted(&self, offset: Option<ReplOffset>) {
+        self.trusted.send_if_modified(|at| std::mem::replace(at, offset) != offset);
+    }
+
+    /// Waits until no key is left to be copied; returns the offset of the unit with which the last was.
+    ///
+    /// Cancel-safe.
+    pub async fn trusted(&self) -> ReplOffset {
+        // The sender lives as long as this.
+        let trusted = self.trusted.subscribe().wait_for(Option::is_some).await.map_or(None, |at| *at);
+        trusted.unwrap_or_default()
     }
 
     /// Returns when nothing more will come.

@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Error;
-use super::prepare::{self, Plan, retrying};
+use super::prepare::{self, Plan, SourcesOf, retrying};
 use crate::net::conn::Server;
 use crate::status::{Phase, Status};
 use crate::target::connect::Identity;
+use crate::target::settle::Unsettled;
 use crate::target::{InScope, settle};
 
 /// The part of the job's memory that names and times may take while settling: nothing else is buffered then.
@@ -20,6 +21,7 @@ pub struct Closing {
     /// How late the target's expiries were written.
     late_ms: i64,
     in_scope: InScope,
+    sources_of: SourcesOf,
     memory_bytes: u64,
     retry_for: Option<Duration>,
     status: Arc<Status>,
@@ -32,6 +34,7 @@ impl Closing {
             identity: plan.identity.clone(),
             late_ms: plan.late_ms,
             in_scope: Arc::clone(&plan.in_scope),
+            sources_of: Arc::clone(&plan.sources_of),
             memory_bytes: plan.job.memory_bytes,
             retry_for: plan.job.retry_for,
             status: Arc::clone(&plan.status),
@@ -55,9 +58,9 @@ impl Closing {
     ///
     /// # Errors
     /// As for [`Closing::settle`].
-    pub async fn unsettle(&self) -> Result<(), Error> {
+    pub async fn unsettle(&self) -> Result<Unsettled, Error> {
         let unsettle = async || Ok(settle::unsettle(&self.plan()).await?);
-        retrying(&self.status, "target", self.retry_for, unsettle).await.map(|_| ())
+        retrying(&self.status, "target", self.retry_for, unsettle).await
     }
 
     /// Removes everything that the job keeps in the target; returns how many keys that were.
@@ -77,6 +80,7 @@ impl Closing {
             identity: &self.identity,
             late_ms: self.late_ms,
             in_scope: &*self.in_scope,
+            sources_of: &*self.sources_of,
             bytes_max: usize::try_from(self.memory_bytes / MEMORY_PART).unwrap_or(usize::MAX),
         }
     }

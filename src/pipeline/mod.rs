@@ -29,9 +29,10 @@ use crate::net::tls;
 use crate::status::{Ending, Phase, Status, Summary};
 use crate::target::checkpoint::Checkpoint;
 use crate::target::owner::Owner;
+use crate::target::settle::Unsettled;
 use crate::{source, target};
 use finish::Closing;
-use prepare::Plan;
+use prepare::{Plan, retrying};
 use session::{Begin, Until};
 
 pub use decode::key_hash;
@@ -166,7 +167,7 @@ async fn run_job(job: Job, scope: Scope, status: Arc<Status>) -> Result<Summary,
             prepared = prepare::prepare(job, scope, Arc::clone(&status), &mut owned) => prepared?,
             () = signalled(&mut stop, 1) => return Ok(status.summary(Ending::StoppedInCopy)),
         };
-        Closing::of(&plan).unsettle().await?;
+        let checkpoint = unsettle(&plan, checkpoint).await?;
         let until = if plan.job.once { Until::CaughtUp } else { Until::Stopped };
         let end = sessions(&plan, checkpoint, until, signals.clone()).await?;
         if end == Ending::Complete {
@@ -187,12 +188,18 @@ async fn finish_job(mut job: Job, scope: Scope, status: Arc<Status>, source_gone
             prepare::forget(&job, &status, &mut owned).await?;
             return Ok(status.summary(Ending::Forgotten { late: job.expiry_grace }));
         }
-        job.restart = false;
-        let (plan, checkpoint) = prepare::prepare(job, scope, Arc::clone(&status), &mut owned).await?;
+        // Whatever else the job was started with: an end of it never empties anything.
+        (job.restart, job.flush_target) = (false, false);
+        let name = job.name.clone();
+        let (plan, checkpoint) = match prepare::prepare(job, scope, Arc::clone(&status), &mut owned).await {
+            // Only asked about where there are no records.
+            Err(Error::Target(target::Error::ExistingKeys { .. })) => return Err(Error::NoSuchJob { job: name }),
+            prepared => prepared?,
+        };
         if checkpoint == Checkpoint::None {
             return Err(Error::NoSuchJob { job: plan.job.name.clone() });
         }
-        Closing::of(&plan).unsettle().await?;
+        let checkpoint = unsettle(&plan, checkpoint).await?;
         let end = sessions(&plan, checkpoint, Until::CaughtUp, signals.clone()).await?;
         if end == Ending::Complete {
             end_well(&plan, signals.clone()).await?;
@@ -203,6 +210,20 @@ async fn finish_job(mut job: Job, scope: Scope, status: Arc<Status>, source_gone
     let result = interruptible(work, &status, signals.clone()).await;
     release(owned, &result).await;
     result
+}
+
+/// Takes back what a broken-off `finish` did. Where that can't be taken back whole there is nothing to go on from.
+async fn unsettle(plan: &Plan, checkpoint: Checkpoint) -> Result<Checkpoint, Error> {
+    Ok(match (Closing::of(plan).unsettle().await?, checkpoint) {
+        (Unsettled::Doubtful, Checkpoint::Following(following)) => {
+            session::say_full_again(
+                plan,
+                "a finish was broken off so long ago that keys may have expired here which the source has renewed",
+            );
+            Checkpoint::Copying { job: following.job() }
+        }
+        (_, checkpoint) => checkpoint,
+    })
 }
 
 /// Runs one session after the other, until one ends the job.
@@ -250,7 +271,8 @@ async fn sessions(
 
 /// Goes on where the target's records stand; begins anew if they don't say.
 async fn from_records(plan: &Plan) -> Result<Begin, Error> {
-    Ok(match prepare::read_checkpoint(&plan.target, &plan.job.name).await? {
+    let read = async || prepare::read_checkpoint(&plan.target, &plan.job.name).await;
+    Ok(match retrying(&plan.status, "target", plan.job.retry_for, read).await? {
         Checkpoint::Following(following) => Begin::Resume(Box::new(following)),
         _ => Begin::Full(None),
     })
@@ -269,7 +291,10 @@ async fn change_lanes(
             session::say_full_again(plan, &why);
             return Ok(Begin::Full(joined));
         }
-        session::End::CaughtUp => prepare::change_lanes(plan).await?,
+        session::End::CaughtUp => {
+            let change = async || prepare::change_lanes(plan).await;
+            retrying(&plan.status, "target", plan.job.retry_for, change).await?;
+        }
         session::End::Stopped | session::End::StoppedInCopy | session::End::Resume(_) => {}
     }
     from_records(plan).await

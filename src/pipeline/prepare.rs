@@ -83,14 +83,20 @@ pub async fn prepare(
     *owned = Some(Arc::clone(&owner));
     let footer_version = ask_footer(&target, &identity, &status, &job).await?;
     let late_ms = i64::try_from(job.expiry_grace.as_millis()).unwrap_or(i64::MAX);
-    let mut checkpoint = read_checkpoint(&target, &job.name).await?;
+    // Whatever passes is waited for: a connection that breaks here is no reason to end.
+    let read = async || read_checkpoint(&target, &job.name).await;
+    let mut checkpoint = retrying(&status, "target", job.retry_for, read).await?;
     if !job.restart {
         check_checkpoint(&checkpoint, &job, &scope, late_ms)?;
     }
-    take_up_stopped(&target, &identity, &job, &mut checkpoint).await?;
+    let take_up = async || take_up_stopped(&target, &identity, &job, &mut checkpoint).await;
+    retrying(&status, "target", job.retry_for, take_up).await?;
     // Keys in scope are the job's own if it ran before.
     let kept = match checkpoint {
-        Checkpoint::None => make_ready(&job, &target, &identity, &found, &in_scope).await?,
+        Checkpoint::None => {
+            let make_ready = async || make_ready(&job, &target, &identity, &found, &in_scope).await;
+            retrying(&status, "target", job.retry_for, make_ready).await?
+        }
         _ => None,
     };
     if let Some(dir) = &job.spool_dir {

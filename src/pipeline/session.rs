@@ -400,7 +400,7 @@ async fn watch_over(
     backoff: &mut Backoff,
     mut signals: watch::Receiver<u32>,
 ) -> Result<End, Error> {
-    let mut caught_up = std::pin::pin!(caught_up(plan, until, running.applied.clone()));
+    let mut caught_up = std::pin::pin!(caught_up(plan, until, Arc::clone(&running.feed), running.applied.clone()));
     let mut received = None;
     loop {
         tokio::select! {
@@ -478,7 +478,12 @@ fn driver_ended(done: Result<Result<(), target::Error>, tokio::task::JoinError>)
 }
 
 /// Returns when the target has all that it should before the session ends by itself; else never.
-async fn caught_up(plan: &Plan, until: Until, mut applied: watch::Receiver<Option<ReplOffset>>) -> Result<(), Error> {
+async fn caught_up(
+    plan: &Plan,
+    until: Until,
+    feed: Arc<Feed>,
+    mut applied: watch::Receiver<Option<ReplOffset>>,
+) -> Result<(), Error> {
     if until == Until::Stopped {
         return std::future::pending().await;
     }
@@ -489,7 +494,8 @@ async fn caught_up(plan: &Plan, until: Until, mut applied: watch::Receiver<Optio
     let mut side = Side::new(plan.source.clone());
     let ask = async || Ok(side.position().await.map_err(source::Error::from)?);
     let position = retrying(&plan.status, "source", plan.job.retry_for, ask).await?;
-    let whole = |at: &Option<ReplOffset>| at.is_some_and(|at| at >= position.offset);
+    let goal = feed.trusted().await.max(position.offset);
+    let whole = |at: &Option<ReplOffset>| at.is_some_and(|at| at >= goal);
     match applied.wait_for(whole).await {
         Ok(_) => Ok(()),
         Err(_) => std::future::pending().await,

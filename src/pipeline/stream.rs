@@ -49,6 +49,8 @@ pub struct Stream<'a> {
     /// Where each lane's record stood when the stream began here, and the highest of them: a lane leaves out the units
     /// up to there, whatever they are made into now.
     passed: (Vec<ReplOffset>, ReplOffset),
+    /// No key is left that can't be trusted.
+    trusted: bool,
 }
 
 /// A command on its way, with what belongs to it.
@@ -78,6 +80,7 @@ impl<'a> Stream<'a> {
             epoch: 0,
             guards_stored: false,
             passed: (Vec::new(), ReplOffset(0)),
+            trusted: true,
         }
     }
 
@@ -94,6 +97,8 @@ impl<'a> Stream<'a> {
         self.parts.copy_keys.set_guards(standing.guards);
         let highest = standing.lanes.iter().max().copied().unwrap_or_default();
         self.passed = (standing.lanes, highest);
+        self.trusted = !self.parts.copy_keys.has_suspects();
+        self.parts.feed.set_trusted(self.trusted.then_some(ReplOffset(0)));
     }
 
     /// True if the target has the unit at hand as far as it concerns the lane of `key`.
@@ -125,6 +130,9 @@ impl<'a> Stream<'a> {
     /// When the stream is damaged, or holds what the target can't have.
     pub fn run(mut self) -> Result<(), Error> {
         let mut read = self.offset.0;
+        if self.trusted {
+            self.parts.feed.set_trusted(Some(ReplOffset(0)));
+        }
         loop {
             if let Some(rewind) = self.parts.feed.take_rewind() {
                 read = rewind.offset.0;
@@ -213,7 +221,9 @@ impl<'a> Stream<'a> {
             }
         }
         if !self.in_transaction {
-            self.copy_suspects()?;
+            if !self.trusted {
+                self.copy_suspects()?;
+            }
             if !self.unit.is_empty() {
                 self.parts.router.unit(&mut self.unit, self.db, self.offset);
             }
@@ -587,6 +597,9 @@ const WINDOW_BYTES_MAX: usize = 8 * READ_BYTES;
 
 /// Keys read from the source in one transaction: it stands still for them.
 const COPY_KEYS_MAX: usize = 64;
+
+/// Keys that can't be trusted and are copied along with one unit.
+const COPY_KEYS_OF_UNIT_MAX: usize = 1024;
 
 /// The row of a command that is made here.
 fn lookup_own(args: Args<'_>) -> &'static Spec {

@@ -18,7 +18,7 @@ use crate::delivery::Standalone;
 use crate::delivery::guard::{self, Standing};
 use crate::delivery::record;
 use crate::delivery::standalone::{Event, Fault, Lost, Reread};
-use crate::delivery::unit::{Batch, LaneId, Task};
+use crate::delivery::unit::{Batch, LANES_MAX, LaneId, Task};
 use crate::net::backoff::Backoff;
 use crate::net::conn::{Conn, Server};
 use crate::net::info::Info;
@@ -245,6 +245,11 @@ impl Driver {
             conn.ask(&[&b"SET"[..], &key, text.as_bytes()]).await?;
             failpoint!("first-record");
         }
+        // What stood elsewhere in an earlier copy says nothing of this one. Behind the records: those of the earlier copy
+        // must not be gone on with without it.
+        let hashes = (0..LANES_MAX).map(|lane| guard::hash_key(&self.plan.identity.job, lane));
+        let del: Vec<Vec<u8>> = std::iter::once(b"DEL".to_vec()).chain(hashes).collect();
+        conn.ask(&del).await?;
         Ok(())
     }
 

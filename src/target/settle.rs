@@ -6,7 +6,10 @@
 //! Everything that expires has its place in an order. Batches go through it, and each moves, in one transaction, a marker
 //! in the target: *everything up to this place has its true time, nothing behind it*. So an interruption loses nothing:
 //! [`settle`] goes on behind the marker, and [`unsettle`] takes back what lies up to it, before anything is applied again.
-//! What has expired in the meantime stays gone.
+//!
+//! What has expired in the meantime stays gone, though the source may have renewed it. So a key that is due soon is noted
+//! with its true time as one that can't be trusted (`delivery::guard`), and copied again when the stream goes on. Of the
+//! others the marker says when the first is due: once that is past, nobody can tell which are missing.
 
 mod find;
 mod items;
@@ -17,6 +20,8 @@ use std::ops::RangeInclusive;
 use self::items::{Direction, Item, Items, Place};
 use super::connect::{self, Identity};
 use super::{Error, escape_key};
+use crate::clock;
+use crate::delivery::guard;
 use crate::net::conn::{Conn, Server};
 use crate::net::info::Info;
 use crate::resp::encode;
@@ -42,6 +47,8 @@ pub struct Plan<'a> {
     pub late_ms: i64,
     /// Whether a key of a target database is one that the job writes.
     pub in_scope: &'a (dyn Fn(u32, &[u8]) -> bool + Send + Sync),
+    /// The source databases that go to a target database.
+    pub sources_of: &'a (dyn Fn(u32) -> Vec<u32> + Send + Sync),
     /// Memory for names and times, about; what doesn't fit is done in further passes over the target.
     pub bytes_max: usize,
 }
@@ -65,7 +72,25 @@ struct Marker {
     upto: Place,
     /// What was settled up to there.
     settled: Settled,
+    /// When the first of what was settled, and not noted, is due.
+    due_ms: i64,
 }
+
+/// How a target stands that is to be gone on with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unsettled {
+    /// No settling was broken off.
+    Never,
+    /// Everything is late again.
+    Late,
+    /// Keys may have expired that the source has renewed since, and they can't be told.
+    Doubtful,
+}
+
+/// What is due within this time is noted: so long a broken-off settling may lie back without doubt about the others.
+const SOON_MS: i64 = 120_000;
+/// How far the target's clock may be ahead.
+const CLOCKS_APART_MS: i64 = 10_000;
 
 /// The format's version, first word of a marker. A new one is due with any other order of places.
 const VERSION: &str = "kf1";
@@ -111,14 +136,14 @@ pub async fn settle(plan: &Plan<'_>) -> Result<Settled, Error> {
     Ok(settled)
 }
 
-/// Writes late again what a broken-off settling had given its true time, and removes the marker; false if there is none.
+/// Writes late again what a broken-off settling had given its true time, and removes the marker, if there is one.
 ///
 /// Must come before anything is applied. The lateness is the marker's own, whatever the plan's.
 /// # Errors
 /// When the target can't be reached or refuses; another attempt goes on where this one ended.
-pub async fn unsettle(plan: &Plan<'_>) -> Result<bool, Error> {
+pub async fn unsettle(plan: &Plan<'_>) -> Result<Unsettled, Error> {
     let mut mover = Mover::start(plan, Direction::Unsettle).await?;
-    let Some(marker) = mover.read_marker().await? else { return Ok(false) };
+    let Some(marker) = mover.read_marker().await? else { return Ok(Unsettled::Never) };
     tracing::info!("settling was broken off: expiries are written late again");
     mover.marker = Marker { direction: Direction::Unsettle, ..marker };
     let mut range = Place::FIRST..=marker.upto;
@@ -134,7 +159,8 @@ pub async fn unsettle(plan: &Plan<'_>) -> Result<bool, Error> {
     }
     mover.conn.ask(&[&b"DEL"[..], &mover.key]).await?;
     failpoint!("unsettled");
-    Ok(true)
+    let missing = marker.due_ms <= clock::now_ms().saturating_add(CLOCKS_APART_MS);
+    Ok(if missing { Unsettled::Doubtful } else { Unsettled::Late })
 }
 
 /// Moves expiries and the marker with them.
@@ -164,7 +190,8 @@ impl<'a> Mover<'a> {
         let address = || plan.server.address.to_string();
         let mut conn = lanes.conns.into_iter().next().ok_or_else(|| Error::OutOfStep { address: address() })?;
         let info = Info::parse(conn.ask(&[&b"INFO"[..], b"server"]).await?.bytes().unwrap_or_default());
-        let marker = Marker { direction, late_ms: plan.late_ms, upto: Place::FIRST, settled: Settled::default() };
+        let settled = Settled::default();
+        let marker = Marker { direction, late_ms: plan.late_ms, upto: Place::FIRST, settled, due_ms: i64::MAX };
         Ok(Mover {
             plan,
             conn,
@@ -248,11 +275,20 @@ impl<'a> Mover<'a> {
     /// Items of one transaction, by database, and its marker; that goes when everything is `unsettled`.
     fn commands(&self, items: &[Item<'_>], mut marker: Marker, unsettled: bool) -> Batch {
         let (mut out, mut count, mut db) = (Vec::with_capacity(items.len() * 80), 0, None);
+        let soon = clock::now_ms().saturating_add(SOON_MS);
+        let mut noted = Vec::new();
         for item in items {
             let Some(at_ms) = self.moved(item, marker.late_ms) else {
                 marker.settled.left += 1;
                 continue;
             };
+            match marker.direction {
+                Direction::Settle if at_ms <= soon => {
+                    noted.extend((self.plan.sources_of)(item.db).into_iter().map(|db| guard::field(db, item.key)));
+                }
+                Direction::Settle => marker.due_ms = marker.due_ms.min(at_ms),
+                Direction::Unsettle => {}
+            }
             if db != Some(item.db) {
                 db = Some(item.db);
                 encode::command(&mut out, &[b"SELECT", item.db.to_string().as_bytes()]);
@@ -273,6 +309,13 @@ impl<'a> Mover<'a> {
         }
         if db != Some(0) {
             encode::command(&mut out, &[&b"SELECT"[..], b"0"]);
+            count += 1;
+        }
+        if !noted.is_empty() {
+            encode::array_header(&mut out, 2 + 2 * noted.len());
+            encode::bulk(&mut out, b"HMSET");
+            encode::bulk(&mut out, &guard::hash_key(&self.plan.identity.job, 0));
+            noted.iter().flat_map(|field| [&field[..], b"0"]).for_each(|word| encode::bulk(&mut out, word));
             count += 1;
         }
         match unsettled {
@@ -349,7 +392,11 @@ impl Marker {
         let Settled { keys, fields, left } = self.settled;
         let (direction, late_ms, Place(upto)) = (self.direction.name(), self.late_ms, self.upto);
         // Writing to a String can't fail.
-        let _ = write!(out, "{VERSION} {direction} {late_ms} {upto:016x} keys={keys} fields={fields} left={left}");
+        let _ = write!(
+            out,
+            "{VERSION} {direction} {late_ms} {upto:016x} keys={keys} fields={fields} left={left} due={}",
+            self.due_ms
+        );
         out
     }
 
@@ -363,9 +410,9 @@ impl Marker {
         let direction = direction.into_iter().find(|direction| direction.name() == name)?;
         let late_ms = words.next()?.parse().ok().filter(|ms| *ms > 0)?;
         let upto = Place(u64::from_str_radix(words.next()?, 16).ok()?);
-        let mut number = |name: &str| words.next()?.strip_prefix(name)?.parse().ok();
+        let mut number = |name: &str| words.next()?.strip_prefix(name)?.parse::<u64>().ok();
         let settled = Settled { keys: number("keys=")?, fields: number("fields=")?, left: number("left=")? };
-        Some(Marker { direction, late_ms, upto, settled })
+        Some(Marker { direction, late_ms, upto, settled, due_ms: number("due=")?.try_into().ok()? })
     }
 }
 
@@ -377,7 +424,7 @@ mod tests {
     fn marker_round_trips_and_one_of_another_version_is_none() {
         for direction in [Direction::Settle, Direction::Unsettle] {
             let settled = Settled { keys: 7, fields: 8, left: 9 };
-            let marker = Marker { direction, late_ms: 3_600_000, upto: Place(0xfeed), settled };
+            let marker = Marker { direction, late_ms: 3_600_000, upto: Place(0xfeed), settled, due_ms: i64::MAX };
             let text = marker.encode();
             assert_eq!(Marker::parse(text.as_bytes()), Some(marker));
             assert_eq!(Marker::parse(text.replace("kf1", "kf2").as_bytes()), None);

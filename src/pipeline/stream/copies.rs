@@ -1,7 +1,7 @@
 //! Keys that are copied from the source, since the stream alone can't tell what they hold: their guards, and the units
 //! that are made into copies.
 
-use super::{COPY_KEYS_MAX, Command, Stream};
+use super::{COPY_KEYS_MAX, COPY_KEYS_OF_UNIT_MAX, Command, Stream};
 use crate::args::{Args, OwnedArgs};
 use crate::commands::{self, CopyKey, Databases, KeyAt, SmallKeys};
 use crate::delivery::guard::{self, Guards};
@@ -18,7 +18,7 @@ impl Stream<'_> {
     /// Removes the guards from the target when every lane's record has passed them.
     pub(super) fn drop_guards(&mut self) {
         let copy_keys = &self.parts.copy_keys;
-        let pending = self.in_transaction || !copy_keys.suspects().is_empty();
+        let pending = self.in_transaction || !self.trusted;
         if !self.guards_stored || pending || self.parts.feed.recorded() < copy_keys.until() {
             return;
         }
@@ -33,13 +33,21 @@ impl Stream<'_> {
 
     /// Copies, with the unit that is at hand, the keys that can't be trusted and weren't named by the stream since.
     pub(super) fn copy_suspects(&mut self) -> Result<(), Error> {
-        let suspects = self.parts.copy_keys.suspects();
         // A unit that only some lanes leave out would never be whole.
-        if suspects.is_empty() || self.offset <= self.passed.1 {
+        if self.offset <= self.passed.1 {
             return Ok(());
         }
+        let suspects = self.parts.copy_keys.suspects(COPY_KEYS_OF_UNIT_MAX);
         let keys: Vec<CopyKey> = suspects.into_iter().map(|(db, key)| CopyKey { db, key }).collect();
-        self.copy(&keys)
+        for some in keys.chunks(COPY_KEYS_MAX) {
+            self.copy(some)?;
+        }
+        self.parts.copy_keys.trust(&keys);
+        if !self.parts.copy_keys.has_suspects() {
+            self.trusted = true;
+            self.parts.feed.set_trusted(Some(self.offset));
+        }
+        Ok(())
     }
 
     /// Database 0 was flushed, which holds the guards of all databases.

@@ -163,7 +163,7 @@ async fn run_job(job: Job, scope: Scope, status: Arc<Status>) -> Result<Summary,
     let work = async {
         let mut stop = signals.clone();
         let (plan, checkpoint) = tokio::select! {
-            prepared = prepare::prepare(job, scope, Arc::clone(&status), &mut owned) => prepared?,
+            prepared = prepare::prepare(job, scope, Arc::clone(&status), true, &mut owned) => prepared?,
             () = signalled(&mut stop, 1) => return Ok(status.summary(Ending::StoppedInCopy)),
         };
         Closing::of(&plan).unsettle().await?;
@@ -188,10 +188,7 @@ async fn finish_job(mut job: Job, scope: Scope, status: Arc<Status>, source_gone
             return Ok(status.summary(Ending::Forgotten { late: job.expiry_grace }));
         }
         job.restart = false;
-        let (plan, checkpoint) = prepare::prepare(job, scope, Arc::clone(&status), &mut owned).await?;
-        if checkpoint == Checkpoint::None {
-            return Err(Error::NoSuchJob { job: plan.job.name.clone() });
-        }
+        let (plan, checkpoint) = prepare::prepare(job, scope, Arc::clone(&status), false, &mut owned).await?;
         Closing::of(&plan).unsettle().await?;
         let end = sessions(&plan, checkpoint, Until::CaughtUp, signals.clone()).await?;
         if end == Ending::Complete {

@@ -44,6 +44,9 @@ pub enum Error {
     /// A server that doesn't speak TLS waits for the rest of what it takes for a command.
     #[error("{side} {address} did not answer to TLS within {} s: does it speak TLS on this port?", .after.as_secs())]
     NoHandshake { side: Side, address: String, after: Duration },
+    /// What a server does that speaks TLS and was spoken to without.
+    #[error("{side} {address} ended the connection before it said anything ({error}): does it speak TLS on this port?")]
+    Mute { side: Side, address: String, error: io::Error },
     #[error("the connection to {side} {address} was lost: {error}")]
     Lost { side: Side, address: String, error: io::Error },
     #[error(transparent)]
@@ -60,7 +63,11 @@ impl Error {
     /// True when trying again later can help.
     pub fn is_passing(&self) -> bool {
         match self {
-            Error::Connect { .. } | Error::Timeout { .. } | Error::NoHandshake { .. } | Error::Lost { .. } => true,
+            Error::Connect { .. }
+            | Error::Timeout { .. }
+            | Error::NoHandshake { .. }
+            | Error::Mute { .. }
+            | Error::Lost { .. } => true,
             Error::Tls(_) | Error::Auth { .. } | Error::Protocol { .. } => false,
             Error::Refused { words, .. } => is_passing_refusal(words),
         }
@@ -71,6 +78,7 @@ impl Error {
         match self {
             Error::Connect { .. } => Some("is the server running, and its address and port right?".into()),
             Error::NoHandshake { .. } => Some("if it doesn't, write redis:// instead of rediss://".into()),
+            Error::Mute { .. } => Some("if it does, write rediss:// instead of redis://".into()),
             Error::Tls(error) => error.hint(),
             Error::Auth { side, .. } => Some(format!(
                 "give the {side}'s user and password in its URL, in KEYFERRY_{}_PASSWORD or in a password file",
@@ -142,7 +150,8 @@ impl Server {
                 Stream::Tls(Box::new(stream))
             }
         };
-        let mut conn = Conn { side: self.side, address: self.address.to_string(), stream, input: BytesMut::new() };
+        let mut conn =
+            Conn { side: self.side, address: self.address.to_string(), stream, input: BytesMut::new(), heard: false };
         if let Some(password) = &self.password {
             let mut auth: Vec<&[u8]> = vec![b"AUTH"];
             auth.extend(self.user.as_ref().map(String::as_bytes));
@@ -177,6 +186,8 @@ pub struct Conn {
     stream: Stream,
     /// Bytes received and not yet read as replies.
     input: BytesMut,
+    /// Whether anything ever came.
+    heard: bool,
 }
 
 #[derive(Debug)]
@@ -282,7 +293,10 @@ impl Conn {
                 }
                 Ok(Err(error)) => return Err(self.lost(error)),
                 Ok(Ok(0)) => return Err(self.lost(io::ErrorKind::UnexpectedEof.into())),
-                Ok(Ok(n)) => self.input.extend_from_slice(bytes.get(..n).unwrap_or_default()),
+                Ok(Ok(n)) => {
+                    self.heard = true;
+                    self.input.extend_from_slice(bytes.get(..n).unwrap_or_default());
+                }
             }
         }
     }
@@ -305,9 +319,11 @@ impl Conn {
 
     /// The error of a connection that broke with `error`.
     pub fn lost(&self, error: io::Error) -> Error {
-        match tls::explain(self.side, &self.address, &error) {
+        let (side, address) = (self.side, self.address.clone());
+        match tls::explain(side, &address, &error) {
             Some(error) => Error::Tls(error),
-            None => Error::Lost { side: self.side, address: self.address.clone(), error },
+            None if !self.heard && matches!(self.stream, Stream::Plain(_)) => Error::Mute { side, address, error },
+            None => Error::Lost { side, address, error },
         }
     }
 

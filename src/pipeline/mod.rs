@@ -164,7 +164,7 @@ async fn run_job(job: Job, scope: Scope, status: Arc<Status>) -> Result<Summary,
     let work = async {
         let mut stop = signals.clone();
         let (plan, checkpoint) = tokio::select! {
-            prepared = prepare::prepare(job, scope, Arc::clone(&status), &mut owned) => prepared?,
+            prepared = prepare::prepare(job, scope, Arc::clone(&status), true, &mut owned) => prepared?,
             () = signalled(&mut stop, 1) => return Ok(status.summary(Ending::StoppedInCopy)),
         };
         let checkpoint = unsettle(&plan, checkpoint).await?;
@@ -190,15 +190,7 @@ async fn finish_job(mut job: Job, scope: Scope, status: Arc<Status>, source_gone
         }
         // Whatever else the job was started with: an end of it never empties anything.
         (job.restart, job.flush_target) = (false, false);
-        let name = job.name.clone();
-        let (plan, checkpoint) = match prepare::prepare(job, scope, Arc::clone(&status), &mut owned).await {
-            // Only asked about where there are no records.
-            Err(Error::Target(target::Error::ExistingKeys { .. })) => return Err(Error::NoSuchJob { job: name }),
-            prepared => prepared?,
-        };
-        if checkpoint == Checkpoint::None {
-            return Err(Error::NoSuchJob { job: plan.job.name.clone() });
-        }
+        let (plan, checkpoint) = prepare::prepare(job, scope, Arc::clone(&status), false, &mut owned).await?;
         let checkpoint = unsettle(&plan, checkpoint).await?;
         let end = sessions(&plan, checkpoint, Until::CaughtUp, signals.clone()).await?;
         if end == Ending::Complete {

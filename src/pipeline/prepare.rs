@@ -55,13 +55,15 @@ pub struct Plan {
 
 /// Asks both ends who they are and whether they are fit, takes the job's lease, and makes the target ready.
 ///
-/// The lease is in `owned` from when it's taken, also when what follows fails.
+/// The lease is in `owned` from when it's taken, also when what follows fails. `may_be_new`: a job that has no records
+/// in the target begins.
 /// # Errors
-/// When an end can't be reached for too long, or isn't fit; when the job has another owner.
+/// When an end can't be reached for too long, or isn't fit; when the job has another owner; when it's not to begin.
 pub async fn prepare(
     job: Job,
     scope: Scope,
     status: Arc<Status>,
+    may_be_new: bool,
     owned: &mut Option<Arc<Owner>>,
 ) -> Result<(Plan, Checkpoint), Error> {
     let source = server(Side::Source, &job.source)?;
@@ -93,6 +95,7 @@ pub async fn prepare(
     retrying(&status, "target", job.retry_for, take_up).await?;
     // Keys in scope are the job's own if it ran before.
     let kept = match checkpoint {
+        Checkpoint::None if !may_be_new => return Err(Error::NoSuchJob { job: job.name }),
         Checkpoint::None => {
             let make_ready = async || make_ready(&job, &target, &identity, &found, &in_scope).await;
             retrying(&status, "target", job.retry_for, make_ready).await?

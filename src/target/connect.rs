@@ -85,7 +85,10 @@ pub async fn connect(server: &Server, id: &Identity, lanes: usize) -> Result<Lan
         let info = Info::parse(conn.ask(&[b"INFO"]).await?.bytes().unwrap_or_default());
         let role = info.get("role").unwrap_or("master");
         if role != "master" {
-            return Err(Error::NotPrimary { address: server.address.to_string(), role: role.to_owned() });
+            return Err(Error::NotPrimary {
+                address: server.address.to_string(),
+                role: role.replace("slave", "replica"),
+            });
         }
         let this = info.get("run_id").unwrap_or_default().to_owned();
         if run_id.get_or_insert_with(|| this.clone()) != &this {

@@ -26,7 +26,7 @@ pub async fn ask(server: &Server, allow_eviction: bool) -> Result<Found, Error> 
     }
     match info.get("role") {
         None | Some("master") => {}
-        Some(role) => return Err(Error::NotPrimary { address: address(), role: role.to_owned() }),
+        Some(role) => return Err(Error::NotPrimary { address: address(), role: role.replace("slave", "replica") }),
     }
     let policy = info.get("maxmemory_policy").unwrap_or_default();
     if policy.starts_with("allkeys-") && !allow_eviction {

@@ -67,7 +67,7 @@ fn spool_that_cannot_be_written_stops_with_exit_5_and_resumes() {
 fn slow_target_never_hits_the_sources_output_buffer() {
     let a = Server::with(
         "redis-7.0",
-        &[FAST, &["repl-backlog-size 1mb", "client-output-buffer-limit replica 4mb 4mb 2"]].concat(),
+        &[FAST, &["repl-backlog-size 1mb", "client-output-buffer-limit replica 8mb 8mb 5"]].concat(),
     );
     let b = Server::start("redis-7.0");
     load_bulk(&mut a.client(), "bulk:", 10_000, 100);

@@ -102,11 +102,7 @@ pub async fn prepare(
         }
         _ => None,
     };
-    if let Some(dir) = &job.spool_dir {
-        Spool::remove_stale(dir)
-            .map_err(|error| journal::Error::Write { dir: dir.display().to_string(), error: error.to_string() })
-            .map_err(source::Error::from)?;
-    }
+    remove_stale_spool(&job)?;
     let shard = status.add_shard(source.address.to_string());
     let source_keys = keys_in_scope(&source_info, &scope);
     let lanes = job.lanes.map_or(LANES_DEFAULT, usize::from);
@@ -130,6 +126,15 @@ pub async fn prepare(
         job,
     };
     Ok((plan, checkpoint))
+}
+
+/// What a dead run of the job left on disk can be had from the source again.
+fn remove_stale_spool(job: &Job) -> Result<(), Error> {
+    let Some(dir) = &job.spool_dir else { return Ok(()) };
+    Spool::remove_stale(dir)
+        .map_err(|error| journal::Error::Write { dir: dir.display().to_string(), error: error.to_string() })
+        .map_err(source::Error::from)?;
+    Ok(())
 }
 
 /// Both ends must be servers of their own, neither one and the same nor one a replica of the other.

@@ -6,7 +6,7 @@
 use crate::compare::{Rules, databases, is_own_record, scan, until_same};
 use crate::load::{Mix, Workload, load_bulk};
 use crate::server::{FAST, Server};
-use crate::tool::Tool;
+use crate::tool::{Tool, is_following};
 use crate::wait::{HALF_MINUTE, MINUTE, until};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -140,8 +140,7 @@ impl Stage {
         let mut target = self.b.client();
         until(MINUTE, "the copy's end", || {
             tool.must_live();
-            let reply = target.call(&cmd!["GET", "keyferry:places:lane:0"]);
-            matches!(reply, crate::client::Reply::Bytes(_)) && reply.text().contains("phase=following")
+            is_following(&mut target, "places")
         });
     }
 

@@ -1,5 +1,6 @@
 //! keyferry as a process: its output goes to a file, it is killed when it goes out of scope.
 
+use crate::client::{Client, Reply};
 use crate::server::Server;
 use crate::wait::{HALF_MINUTE, until};
 use rustix::process::{Pid, Signal, kill_process};
@@ -11,6 +12,17 @@ use std::time::{Duration, Instant};
 /// The program under test: `$KEYFERRY_BIN`, else the one that cargo built with this test.
 pub fn program() -> PathBuf {
     std::env::var_os("KEYFERRY_BIN").map_or_else(|| PathBuf::from(env!("CARGO_BIN_EXE_keyferry")), PathBuf::from)
+}
+
+/// True when every lane's record in the target says that the copy is whole.
+pub fn is_following(target: &mut Client, job: &str) -> bool {
+    let mut record = |lane: usize| match target.call(&cmd!["GET", format!("keyferry:{job}:lane:{lane}")]) {
+        Reply::Nil => String::new(),
+        reply => reply.text(),
+    };
+    let first = record(0);
+    let lanes = first.split(' ').find_map(|word| word.strip_prefix("lanes=")?.parse().ok());
+    lanes.is_some_and(|lanes| (0..lanes).all(|lane| record(lane).contains("phase=following")))
 }
 
 pub struct Tool {

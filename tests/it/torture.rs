@@ -6,7 +6,7 @@
 use crate::compare::{Rules, databases, is_own_record, scan, until_same};
 use crate::load::{Mix, Workload, load_bulk, load_types};
 use crate::server::{FAST, Server, free_port};
-use crate::tool::Tool;
+use crate::tool::{Tool, is_following};
 use crate::wait::{HALF_MINUTE, MINUTE, until};
 use fastrand::Rng;
 use std::collections::BTreeMap;
@@ -118,10 +118,7 @@ impl Torture {
             began: Instant::now(),
         };
         let mut target = torture.b.client();
-        until(MINUTE, "the copy's end", || {
-            let record = target.call(&cmd!["GET", "keyferry:torture:lane:0"]);
-            format!("{record:?}").contains("phase=following")
-        });
+        until(MINUTE, "the copy's end", || is_following(&mut target, "torture"));
         torture
     }
 

@@ -13,7 +13,7 @@ use crate::client::{Client, Reply};
 use crate::compare::{Rules, databases, is_own_record, scan, until_same};
 use crate::load::{Mix, Workload, load_bulk};
 use crate::server::{FAST, Server, replicate_natively};
-use crate::tool::Tool;
+use crate::tool::{Tool, is_following};
 use crate::wait::{HALF_MINUTE, MINUTE, until};
 use fastrand::Rng;
 use std::time::{Duration, Instant};
@@ -44,7 +44,7 @@ fn until_following(b: &Server, tool: &mut Tool) {
     let mut target = b.client();
     until(MINUTE, "the copy's end", || {
         tool.must_live();
-        record(&mut target, 0).contains("phase=following")
+        is_following(&mut target, "resume")
     });
 }
 

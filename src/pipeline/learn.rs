@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::ask::Asking;
 use crate::args::Args;
 use crate::commands::{CommandInfo, Learnt, LearntError, MovableKeys, Spec};
+use crate::delivery::refusal::{Refusal, refusal};
 use crate::net::conn::{Conn, Error, Server};
 use crate::resp::reply::Reply;
 
@@ -68,6 +69,10 @@ impl Learner {
             let answer = self.asking.ask(async { question(&mut self.target.connect().await?).await });
             match answer {
                 Some(Err(error)) if error.is_passing() => self.asking.pause(ASK_AGAIN).ok_or(AskError::Ended)?,
+                // BUSY, LOADING and the like are no answer to what was asked.
+                Some(Ok(Reply::Error(words))) if refusal(&words) != Refusal::ForGood => {
+                    self.asking.pause(ASK_AGAIN).ok_or(AskError::Ended)?;
+                }
                 Some(answer) => return Ok(answer?),
                 None => return Err(AskError::Ended),
             }

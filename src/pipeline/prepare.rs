@@ -78,7 +78,8 @@ pub async fn prepare(
     );
     let sources_of = sources_of(&job, &scope);
     let in_scope = in_scope(&sources_of, &scope);
-    check_databases(&target, &source_info, &scope).await?;
+    let check = async || check_databases(&target, &source_info, &scope).await;
+    retrying(&status, "target", job.retry_for, check).await?;
     let identity = Identity::new(&job.name, job.unfenced);
     // From here on no former connection of the job can write: what its records say stays true.
     let owner = Arc::new(own(&target, &identity, &status, &job).await?);

@@ -2,6 +2,7 @@
 
 use super::connect::{self, Identity};
 use super::{Error, escape_key, owner, scan};
+use crate::delivery::refusal::{Refusal, refusal};
 use crate::net::conn::Server;
 use crate::net::info::Info;
 use crate::resp::reply::Reply;
@@ -62,7 +63,11 @@ pub async fn databases(server: &Server, databases: impl Iterator<Item = u32>) ->
     let mut conn = server.connect().await?;
     for db in databases {
         if let Reply::Error(words) = conn.call(&[b"SELECT", db.to_string().as_bytes()]).await? {
-            return Err(Error::NoDatabase { address: server.address.to_string(), db, words });
+            return Err(match refusal(&words) {
+                Refusal::ForGood => Error::NoDatabase { address: server.address.to_string(), db, words },
+                // BUSY, LOADING and the like say nothing of the database.
+                _ => super::refused(&conn, b"SELECT", words),
+            });
         }
     }
     Ok(())

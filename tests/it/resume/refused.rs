@@ -4,7 +4,10 @@ use super::{following, full_syncs, source, start, two_databases, until_following
 use crate::load::Workload;
 use crate::server::{Server, free_port};
 use crate::tool::Tool;
-use crate::wait::{HALF_MINUTE, until};
+use crate::wait::{HALF_MINUTE, MINUTE, holds_for, until};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
 
 #[test]
 fn refusals_in_a_row_are_waited_for_with_their_reason() {
@@ -34,6 +37,43 @@ fn refusals_in_a_row_are_waited_for_with_their_reason() {
     load.until_sent(12_000, HALF_MINUTE);
     load.stop();
     following(&a, &b, "after four refusals");
+    tool.stop();
+    assert_eq!(full_syncs(&a), 1);
+}
+
+/// Busy again and again, for a few milliseconds, wherever a start or the stream happens to be.
+#[test]
+fn target_that_is_often_busy_stops_no_start() {
+    let a = source();
+    let b = Server::with("redis-7.0", &["lua-time-limit 1"]);
+    let load = Workload::start(&a, fastrand::u64(..), 2000, two_databases(&a));
+    let mut tool = start(&a, &b, &[]);
+    until_following(&b, &mut tool);
+    let halt = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut runner = b.client();
+            let busy = "local t = redis.call('TIME') local u = t[1] * 1e6 + t[2] + ARGV[1] \
+                        repeat t = redis.call('TIME') until t[1] * 1e6 + t[2] > u";
+            let began = Instant::now();
+            // Not for ever, if the rest fails.
+            while !halt.load(Ordering::Relaxed) && began.elapsed() < MINUTE {
+                // Reads only: it may be busy while it is a replica or full, too.
+                runner.call(&cmd!["EVAL", busy, 0, fastrand::u32(2000..15_000)]);
+                holds_for(Duration::from_millis(fastrand::u64(0..6)), "nothing", || true);
+            }
+        });
+        for _ in 0..12 {
+            load.until_sent(fastrand::u64(200..1500), HALF_MINUTE);
+            tool.must_live();
+            tool.kill();
+            tool = start(&a, &b, &[]);
+        }
+        load.until_sent(2000, HALF_MINUTE);
+        halt.store(true, Ordering::Relaxed);
+    });
+    load.stop();
+    following(&a, &b, "often busy");
     tool.stop();
     assert_eq!(full_syncs(&a), 1);
 }

@@ -127,8 +127,7 @@ for db in 0 2 5; do src -n $db EVAL "$fill" 0 40000 >/dev/null; done
 
 write_on() {
   local i=0 db
-  trap 'exit 0' TERM
-  while :; do
+  while [ ! -e "$work/stop" ]; do
     for db in 0 2 5; do
       printf 'SELECT %s\n' $db
       for _ in 1 2 3 4 5 6 7 8 9 10; do
@@ -141,7 +140,7 @@ write_on() {
     sleep 0.01
   done
 }
-write_on > >(src >/dev/null) &
+write_on | src >/dev/null &
 load=$!
 say "Something writes to databases 0, 2 and 5 all the time; 0 stays where it is"
 
@@ -164,8 +163,8 @@ say "It follows: $(visits src) visits on the source, $(visits dst) on the target
 
 # ---- stop the writes, stop following, end the job
 
-kill "$load" 2>/dev/null || true
-wait "$load" 2>/dev/null || true
+touch "$work/stop"
+wait "$load" || true # until the last of them is on the source
 load=
 
 say "The writes have ended; keyferry is asked to stop"

@@ -61,6 +61,9 @@ cargo build --locked --examples
 step "release build"
 cargo build --release --locked
 
+step "the program with failpoints, for the tests that end it at each"
+cargo build --locked --profile quick --features failpoints --bin keyferry --target-dir target/failpoints
+
 step "integration tests with real servers"
 if have cargo-nextest; then
   cargo nextest run --locked --release --profile "$profile" -E 'binary(it) + binary(rdb_live)'

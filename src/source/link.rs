@@ -19,6 +19,13 @@ use crate::resp::reply::Reply;
 /// How often the source hears from us. It drops a replica that is silent for its `repl-timeout`, 60 s by default.
 const ACK_INTERVAL: Duration = Duration::from_secs(1);
 
+/// The same until the stream begins. Behind a diskless transfer the source holds it back until an ACK comes, and passes over
+/// those that come before it has noticed the transfer's end; what is written meanwhile fills its output buffer.
+const FIRST_ACK_INTERVAL: Duration = Duration::from_millis(50);
+
+/// So many first ACKs are enough for a source that has nothing to send.
+const FIRST_ACKS_MAX: u32 = 100;
+
 /// A source that sends nothing for so long is taken for gone; it pings every 10 s, and while it forks every second.
 const SILENCE_MAX: Duration = Duration::from_secs(60);
 
@@ -148,16 +155,19 @@ impl Link {
     pub async fn follow(&mut self, journal: &Arc<Journal>, ack: &Ack, mut received: impl FnMut(u64, bool)) -> Error {
         let mut tick = interval(ACK_INTERVAL);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let (mut first, mut first_acks) = (interval(FIRST_ACK_INTERVAL), FIRST_ACKS_MAX);
+        first.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut heard = Instant::now();
         loop {
             let step = if self.unread.is_empty() {
                 tokio::select! {
                     filled = self.conn.read(&mut self.buf) => match filled {
                         Ok(0) => return self.lost(),
-                        Ok(n) => { self.unread = 0..n; heard = Instant::now(); Step::Read }
+                        Ok(n) => { self.unread = 0..n; heard = Instant::now(); first_acks = 0; Step::Read }
                         Err(error) => return error.into(),
                     },
                     _ = tick.tick() => Step::Ack,
+                    _ = first.tick(), if first_acks > 0 => { first_acks -= 1; Step::Ack }
                     () = ack.due() => Step::Ack,
                 }
             } else {

@@ -20,7 +20,8 @@ use crate::resp::reply::Reply;
 const ACK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The same until the stream begins. Behind a diskless transfer the source holds it back until an ACK comes, and passes over
-/// those that come before it has noticed the transfer's end; what is written meanwhile fills its output buffer.
+/// those that come before it has reaped the child that sent the snapshot; what is written meanwhile fills its output buffer.
+/// Source: redis 7.0 src/replication.c, repl_start_cmd_stream_on_ack.
 const FIRST_ACK_INTERVAL: Duration = Duration::from_millis(50);
 
 /// So many first ACKs are enough for a source that has nothing to send.

@@ -80,7 +80,7 @@ fn slow_target_never_hits_the_sources_output_buffer() {
         load_bulk(&mut client, &format!("r{}:", r % 5), 8000, 400);
         let batch: Vec<_> = (0..1000).map(|_| cmd!["INCR", "n"]).collect();
         client.load(&batch);
-        // As fast as it can is no load that a limit of 4 MB is made for.
+        // As fast as it can is no load that a limit of 8 MB is made for.
         holds_for(Duration::from_millis(150), "the job", || tool.alive());
     }
     let status = std::fs::read_to_string(format!("/proc/{}/status", tool.pid())).unwrap_or_default();

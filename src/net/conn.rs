@@ -23,8 +23,8 @@ use crate::resp::reply::{self, Reply};
 /// How long a server may take to accept a connection, TLS and password included.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long a server may take of that to answer to TLS.
-const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(8);
+/// The part of the time for a connection that a server may take to answer to TLS.
+const HANDSHAKE_PART: f64 = 0.8;
 
 /// How long a server may take to answer a call: a target that is busy for a while is waited for.
 const CALL_TIMEOUT: Duration = Duration::from_secs(60);
@@ -173,15 +173,21 @@ impl Server {
     /// # Errors
     /// See [`Error`].
     pub async fn connect(&self) -> Result<Conn, Error> {
-        match timeout(CONNECT_TIMEOUT, self.open()).await {
+        self.connect_in(CONNECT_TIMEOUT).await
+    }
+
+    /// The same, with another limit.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub async fn connect_in(&self, limit: Duration) -> Result<Conn, Error> {
+        match timeout(limit, self.open(limit.mul_f64(HANDSHAKE_PART))).await {
             Ok(conn) => conn,
-            Err(_) => {
-                Err(Error::Timeout { side: self.side, address: self.address.to_string(), after: CONNECT_TIMEOUT })
-            }
+            Err(_) => Err(Error::Timeout { side: self.side, address: self.address.to_string(), after: limit }),
         }
     }
 
-    async fn open(&self) -> Result<Conn, Error> {
+    async fn open(&self, handshake: Duration) -> Result<Conn, Error> {
         let failed = |error| Error::Connect { side: self.side, address: self.address.to_string(), error };
         let tcp = TcpStream::connect((self.address.host.as_str(), self.address.port)).await.map_err(failed)?;
         tcp.set_nodelay(true).map_err(failed)?;
@@ -190,11 +196,11 @@ impl Server {
             Some((connector, options)) => {
                 let name = tls::server_name(self.side, options, &self.address.host)?;
                 let tcp = BufReader::with_capacity(TLS_READ_BYTES, tcp);
-                let stream = timeout(HANDSHAKE_TIMEOUT, connector.connect(name, tcp)).await;
+                let stream = timeout(handshake, connector.connect(name, tcp)).await;
                 let stream = stream.map_err(|_| Error::NoHandshake {
                     side: self.side,
                     address: self.address.to_string(),
-                    after: HANDSHAKE_TIMEOUT,
+                    after: handshake,
                 })?;
                 let stream = stream.map_err(|error| self.explain(error))?;
                 Stream::Tls(Box::new(stream))

@@ -13,6 +13,7 @@ mod tls;
 mod tool;
 mod wait;
 
+mod acl;
 mod copy;
 mod ends;
 mod failpoints;
@@ -24,5 +25,6 @@ mod mistakes;
 mod owner;
 mod resume;
 mod rules;
+mod sentinel;
 mod settle;
 mod torture;

@@ -92,7 +92,9 @@ fn a_rule_that_the_sources_user_lacks_is_named() {
     for rule in ["dump", "multi", "time", "~*"] {
         let lacks = if rule == "~*" { "resetkeys".to_string() } else { format!("-{rule}") };
         set_user(&a, "reader", 2, &[&lacks]);
-        let more = ["--key", "user:*", "--job", rule.trim_matches(['~', '*']), "--existing", "replace"];
+        a.client().call(&cmd!["DEL", "user:copied"]);
+        b.client().call(&cmd!["FLUSHALL"]);
+        let more = ["--key", "user:*"];
         let mut tool = Tool::run(&[&["sync", &url(&a, "reader"), &b.url()][..], &more].concat());
         tool.until_text("following", HALF_MINUTE);
         a.client().load(&[cmd!["SET", "other", "v"], cmd!["RENAME", "other", "user:copied"]]);

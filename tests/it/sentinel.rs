@@ -245,14 +245,14 @@ fn sentinels_with_a_login_of_their_own_are_asked_with_it() {
     };
     let (own, asks, wrong) = (file(SENTINEL_WORD), file("asks"), file("wrong"));
     let variable = [("KEYFERRY_SOURCE_SENTINEL_PASSWORD", SENTINEL_WORD)];
-    let cases: [(&[&str], &[(&str, &str)]); 3] = [
-        (&["--source-sentinel-password-file", &own], &[]),
-        (&[], &variable),
-        (&["--source-sentinel-user", "asker", "--source-sentinel-password-file", &asks], &[]),
+    let cases = [
+        (vec!["--source-sentinel-password-file", &own], vec![]),
+        (vec![], variable.to_vec()),
+        (vec!["--source-sentinel-user", "asker", "--source-sentinel-password-file", &asks], vec![]),
     ];
     for (more, env) in cases {
         b.client().call(&cmd!["FLUSHALL"]);
-        let (code, text) = run(more, env);
+        let (code, text) = run(&more, &env);
         assert_eq!(code, 0, "{more:?}: {text}");
         must_be_same(&a, &b, "through the sentinel", &Rules::of(&a));
     }

@@ -1,6 +1,7 @@
 //! One connection to a server: opened, encrypted, authenticated; then calls, or raw bytes.
 
 use std::io;
+use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -206,8 +207,14 @@ impl Server {
                 Stream::Tls(Box::new(stream))
             }
         };
-        let mut conn =
-            Conn { side: self.side, address: self.address.to_string(), stream, input: BytesMut::new(), heard: false };
+        let mut conn = Conn {
+            side: self.side,
+            address: self.address.to_string(),
+            certificate: self.certificate().map(Path::to_owned),
+            stream,
+            input: BytesMut::new(),
+            heard: false,
+        };
         if let Some(password) = &self.password {
             let mut auth: Vec<&[u8]> = vec![b"AUTH"];
             auth.extend(self.user.as_ref().map(String::as_bytes));
@@ -221,10 +228,15 @@ impl Server {
 
     fn explain(&self, error: io::Error) -> Error {
         let address = self.address.to_string();
-        match tls::explain(self.side, &address, &error) {
+        match tls::explain(self.side, &address, self.certificate(), &error) {
             Some(error) => Error::Tls(error),
             None => Error::Connect { side: self.side, address, error },
         }
+    }
+
+    /// The file of our certificate.
+    fn certificate(&self) -> Option<&Path> {
+        self.tls.as_ref().and_then(|(_, options)| options.cert.as_deref())
     }
 }
 
@@ -239,6 +251,8 @@ impl std::fmt::Debug for Server {
 pub struct Conn {
     side: Side,
     address: String,
+    /// The file of our certificate.
+    certificate: Option<PathBuf>,
     stream: Stream,
     /// Bytes received and not yet read as replies.
     input: BytesMut,
@@ -376,7 +390,7 @@ impl Conn {
     /// The error of a connection that broke with `error`.
     pub fn lost(&self, error: io::Error) -> Error {
         let (side, address) = (self.side, self.address.clone());
-        match tls::explain(side, &address, &error) {
+        match tls::explain(side, &address, self.certificate.as_deref(), &error) {
             Some(error) => Error::Tls(error),
             None if !self.heard && matches!(self.stream, Stream::Plain(_)) => Error::Mute { side, address, error },
             None => Error::Lost { side, address, error },

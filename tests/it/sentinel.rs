@@ -195,6 +195,83 @@ fn source_primary_killed_is_followed_to_the_promoted_one() {
 }
 
 #[test]
+fn keyferry_killed_while_either_side_fails_over_ends_equal() {
+    let (a, b) = (Watched::start("redis-7.0"), Watched::start("valkey-8.1"));
+    let load = Load::start(&a, fastrand::u64(..));
+    let (from, to) = (a.url(), b.url());
+    let args = ["sync", &from, &to, "--job", "j"];
+    let mut tool = Tool::run(&args);
+    until(HALF_MINUTE, "the copy", || is_following(&mut b.primary().client(), "j"));
+    for (side, moment) in [(&a, 100), (&b, 400), (&a, 1500), (&b, 1)] {
+        let old = side.place();
+        load.until_sent(1000);
+        side.sentinel.client().call(&cmd!["SENTINEL", "FAILOVER", NAME]);
+        load.until_sent(moment);
+        tool.must_live();
+        tool.kill();
+        tool = Tool::run(&args);
+        side.until_switched(old);
+        until(MINUTE, "the old primary's demotion", || role(&side.nodes[old]) == "slave");
+        // Another failover is refused until the sentinel is done with this one.
+        until(MINUTE, "the end of the failover", || {
+            let primary = side.sentinel.client().call(&cmd!["SENTINEL", "MASTER", NAME]);
+            primary.field("flags").is_some_and(|flags| flags.text() == "master")
+        });
+    }
+    load.until_sent(1000);
+    load.stop();
+    until_same(a.primary(), b.primary(), MINUTE, "after all", &Rules::following(a.primary()));
+    tool.stop();
+    Tool::run(&["finish", &from, &to, "--job", "j"]).must_end(MINUTE, 0);
+    until_same(a.primary(), b.primary(), HALF_MINUTE, "finished", &Rules::of(a.primary()));
+}
+
+#[test]
+fn failovers_while_keyferry_is_down_need_no_second_copy() {
+    let (a, b) = (Watched::start("redis-8.0"), Watched::start("redis-7.0"));
+    a.primary().client().call(&cmd!["SET", "first", 1]);
+    let (from, to) = (a.url(), b.url());
+    let args = ["sync", &from, &to, "--job", "j"];
+    let mut tool = Tool::run(&args);
+    until(HALF_MINUTE, "the copy", || is_following(&mut b.primary().client(), "j"));
+    tool.stop();
+    a.primary().client().call(&cmd!["SET", "second", 2]);
+    until(HALF_MINUTE, "the replica to have it", || {
+        a.nodes.iter().all(|node| node.client().get("second") != Reply::Nil)
+    });
+    for side in [&a, &b] {
+        let old = side.place();
+        side.sentinel.client().call(&cmd!["SENTINEL", "FAILOVER", NAME]);
+        side.until_switched(old);
+    }
+    a.primary().client().call(&cmd!["SET", "third", 3]);
+    let mut tool = Tool::run(&args);
+    until_same(a.primary(), b.primary(), MINUTE, "resumed", &Rules::following(a.primary()));
+    let text = tool.text();
+    assert!(text.contains("resumed") && !text.contains("full sync"), "{text}");
+    tool.stop();
+}
+
+#[test]
+fn a_side_that_gets_no_new_primary_ends_resumable() {
+    for target in [false, true] {
+        let (mut a, mut b) = (Server::start("redis-7.0"), Server::start("redis-7.0"));
+        let (x, y) = (watch(&a, a.port, &[]), watch(&b, b.port, &[]));
+        let args = ["sync", &sentinel_url(&x), &sentinel_url(&y), "--job", "j", "--retry-for", "2s"];
+        let mut tool = Tool::run(&[&args[..], &["--progress", "log"]].concat());
+        until(HALF_MINUTE, "the copy", || is_following(&mut b.client(), "j"));
+        if target {
+            b.kill()
+        } else {
+            a.kill()
+        }
+        let side = if target { "target" } else { "source" };
+        tool.until_text(&format!("the {side} main has no primary that can be found"), HALF_MINUTE);
+        tool.must_end(HALF_MINUTE, 5);
+    }
+}
+
+#[test]
 fn hello_messages_of_the_sources_sentinel_stay_there() {
     let (a, b) = (Watched::start("redis-7.0"), Server::start("redis-7.0"));
     let channel = "__sentinel__:hello";

@@ -61,8 +61,9 @@ cargo build --locked --examples
 step "release build"
 cargo build --release --locked
 
-step "the program with failpoints, for the tests that end it at each"
+step "the program with failpoints, for the tests that end it at each, or take its rules out"
 cargo build --locked --profile quick --features failpoints --bin keyferry --target-dir target/failpoints
+export KEYFERRY_FAILPOINT_BIN=$PWD/target/failpoints/quick/keyferry
 
 step "integration tests with real servers"
 if have cargo-nextest; then

@@ -24,5 +24,6 @@ mod mistakes;
 mod owner;
 mod resume;
 mod rules;
+mod rules_out;
 mod settle;
 mod torture;

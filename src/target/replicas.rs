@@ -167,7 +167,10 @@ mod tests {
             asked
         };
         let asked = &mut before();
-        assert_eq!(ask(asked, recorded(20, "a"), &answer("b", "i", 700, &[700])), None, "the lanes aren't there yet");
+        for own in [700, 800] {
+            let of_next = answer("b", "i", own, &[800]);
+            assert_eq!(ask(asked, recorded(20, "a"), &of_next), None, "the lanes aren't there yet");
+        }
         assert_eq!(ask(asked, recorded(15, "b"), &answer("b", "i", 700, &[700])), None, "asked anew");
         assert_eq!(ask(asked, recorded(30, "b"), &answer("b", "i", 800, &[700])), Some(ReplOffset(15)));
         let asked = &mut before();

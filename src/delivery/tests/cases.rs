@@ -96,6 +96,24 @@ fn flush_behind_one_that_is_refused_waits_for_it() {
 }
 
 #[test]
+fn flush_behind_an_idle_record_that_is_refused_waits_for_it() {
+    let stream = source(|s| chain(s.one("INCR b")));
+    const STEPS: [Op; 10] = [
+        Op::Tick(0),
+        Op::Push(1),
+        Op::Send(0),
+        Op::Refuse(0, OOM),
+        Op::Serve(0, ALL),
+        Op::Deliver(0, ALL),
+        Op::Resume(0),
+        Op::Send(0),
+        Op::Serve(0, ALL),
+        Op::Restart,
+    ];
+    needs(stream, |rules, _| rules.one_in_flight = false, ops(&STEPS));
+}
+
+#[test]
 fn flush_refused_in_part_is_not_applied_in_part() {
     let stream = source(|s| chain(s.one("INCR a").one("INCR k2")));
     const STEPS: [Op; 3] = [Op::Push(2), Op::Refuse(0, OOM), Op::Pump(1)];

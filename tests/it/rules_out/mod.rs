@@ -14,7 +14,7 @@
 //! | whole flush in one transaction | `flush_refused_in_part_is_not_applied_in_part` | `rule!` |
 //! | a record names only what was acknowledged | `record_of_a_refused_flush_is_not_written_…` | `rule!` |
 //! | records may fall back | `record_that_fell_back_is_believed` | `rule!` |
-//! | drain replies after a passing error | no case of its own: with one flush in flight none is behind it | see above |
+//! | drain replies after a passing error | `flush_behind_an_idle_record_that_is_refused_…` | `rule!`: an assertion stops it |
 //! | READONLY closes and rereads | `server_that_answers_readonly_is_left_…` | `rule!` |
 //! | break on one lane breaks all of that server | `break_on_one_lane_has_all_lanes_read_their_records` | `rule!` |
 //! | compare run id and replid | `owners::lanes_on_two_servers_write_nothing` | `one-server` |

@@ -285,7 +285,8 @@ impl<'a> Mover<'a> {
             };
             match marker.direction {
                 Direction::Settle if at_ms <= soon => {
-                    noted.extend((self.plan.sources_of)(item.db).into_iter().map(|db| guard::field(db, item.key)));
+                    let sources = (self.plan.sources_of)(item.db).into_iter().filter(|_| holds!("soon-noted"));
+                    noted.extend(sources.map(|db| guard::field(db, item.key)));
                 }
                 Direction::Settle => marker.due_ms = marker.due_ms.min(at_ms),
                 Direction::Unsettle => {}

@@ -25,6 +25,7 @@ mod mistakes;
 mod owner;
 mod resume;
 mod rules;
+mod rules_out;
 mod sentinel;
 mod settle;
 mod torture;

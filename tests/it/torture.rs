@@ -307,7 +307,7 @@ impl Torture {
         let args: Vec<&str> = args.iter().map(String::as_str).collect();
         let mut finish = Tool::run(&args);
         finish.must_end(MINUTE, 0);
-        let exact = Rules { in_scope: &in_scope, group_hints: false, ..Rules::of(&self.a) };
+        let exact = Rules { in_scope: &in_scope, group_hints: false, ..Rules::default() };
         until_same(&self.a, &self.b, HALF_MINUTE, &format!("{what}, finished"), &exact);
         let syncs = self.a.client().info("stats");
         assert_eq!(syncs.get("sync_full").map(String::as_str), Some("1"), "{what}: full syncs");

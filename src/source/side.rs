@@ -119,7 +119,7 @@ impl Side {
         let info = answers.last().and_then(Reply::bytes).unwrap_or_default();
         let found = answers.chunks_exact(of_key).take(keys.len()).map(|answer| {
             let ms = answer.get(2).and_then(Reply::integer);
-            // Before 6.2 the clock goes on in a transaction: what DUMP has found may have expired since.
+            // Where a server's clock goes on in a transaction (before 6.0), what DUMP has found may have expired since.
             let payload = answer.get(1).and_then(Reply::bytes).filter(|_| ms != Some(GONE)).map(<[u8]>::to_vec);
             let ms = ms.filter(|ms| *ms >= 0);
             let clock_ms = if self.pexpiretime { Some(0) } else { answer.get(3).and_then(Reply::unix_ms) };

@@ -25,4 +25,5 @@ mod owner;
 mod resume;
 mod rules;
 mod settle;
+mod side;
 mod torture;

@@ -183,18 +183,45 @@ fn times_are_true_while_the_source_goes_on() {
     no_trace(&b);
 }
 
-/// The connection for questions breaks again and again.
+/// `finish` by a connection for questions that breaks at each `n`th group of keys.
+fn finish_over_cuts(a: &Server, b: &Server, n: usize) -> Tool {
+    let proxy = Proxy::start(a.port, Cut::BeforeExec, n);
+    let (from, to) = (format!("redis://127.0.0.1:{}", proxy.port), b.url());
+    Tool::run(&["finish", "--source", &from, "--target", &to, "--job", "resume"])
+}
+
 #[test]
 fn times_are_true_over_cuts_of_the_connection_that_asks() {
     let (a, b) = killed("redis-7.0", &[]);
-    load_bulk(&mut a.client(), "bulk:", 1000, 10);
-    let proxy = Proxy::start(a.port, Cut::BeforeExec, 90);
-    let (from, to) = (format!("redis://127.0.0.1:{}", proxy.port), b.url());
-    let mut tool = Tool::run(&["finish", "--source", &from, "--target", &to, "--job", "resume"]);
+    let mut tool = finish_over_cuts(&a, &b, 90);
     tool.must_end(MINUTE, 0);
     assert!(tool.text().contains("lost"), "nothing was cut: {}", tool.tail());
     until_same(&a, &b, HALF_MINUTE, "finished", &Rules::default());
     no_trace(&b);
+}
+
+/// What a broken-off `finish` had given its true time is late again, of that, and true after the next.
+#[test]
+fn finish_broken_off_and_taken_back_ends_with_true_times() {
+    let (a, b) = killed("redis-7.0", &[]);
+    let mut target = b.client();
+    let mut broken = finish_over_cuts(&a, &b, 50);
+    until(HALF_MINUTE, "a part to be settled", || target.call(&cmd!["EXISTS", "keyferry:resume:settling"]).int() == 1);
+    broken.kill();
+    assert_eq!(target.call(&cmd!["EXISTS", "keyferry:resume:settling"]).int(), 1, "it was done before");
+    let mut client = a.client();
+    write(&mut client, "then:");
+    until_late(&mut client);
+    let mut tool = start(&a, &b, &[]);
+    tool.until_text("late again", HALF_MINUTE);
+    let rules = Rules { slack_ms: 60_000, ..Rules::following(&a) };
+    until_same(&a, &b, MINUTE, "gone on", &rules);
+    let settled_ms = |(db, key): (u32, &str)| expiry(&b, db, key) - GRACE_MS;
+    for key in [(0, "then:px:7"), (2, "then:px:7")] {
+        assert!(settled_ms(key) > expiry(&a, key.0, key.1) + LATE_MS - 100, "nothing is tested");
+    }
+    tool.stop();
+    finish(&a, &b, &[]);
 }
 
 #[test]

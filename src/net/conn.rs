@@ -85,6 +85,11 @@ impl Error {
                 side.to_string().to_uppercase()
             )),
             Error::Refused { words, .. } if words.starts_with("NOAUTH") => Some("the server wants a password".into()),
+            Error::Refused { side: Side::Source, words, .. } if words.starts_with("NOPERM") => Some(
+                "the source's user needs: ACL SETUSER <user> +psync +sync +replconf +ping +info +select +multi +exec \
+                 +dump +exists +pttl +pexpiretime +time +role ~* (each as far as the server's version knows it)"
+                    .into(),
+            ),
             _ => None,
         }
     }

@@ -2,6 +2,7 @@
 
 pub mod link;
 pub mod side;
+pub mod times;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -26,4 +26,5 @@ mod resume;
 mod rules;
 mod rules_out;
 mod settle;
+mod side;
 mod torture;

@@ -10,6 +10,7 @@ pub mod guard;
 pub mod record;
 pub mod refusal;
 mod rules;
+pub mod settling;
 pub mod standalone;
 #[cfg(test)]
 mod tests;

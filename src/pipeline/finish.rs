@@ -6,9 +6,11 @@ use std::time::Duration;
 use super::Error;
 use super::prepare::{self, Plan, SourcesOf, retrying};
 use crate::net::locate::Locator;
-use crate::status::{Phase, Status};
+use crate::source::side::Position;
+use crate::source::times::Times;
+use crate::status::{Phase, Shard, Status};
 use crate::target::connect::Identity;
-use crate::target::settle::Unsettled;
+use crate::target::settle::{Answer, Unsettled};
 use crate::target::{InScope, settle};
 
 /// The part of the job's memory that names and times may take while settling: nothing else is buffered then.
@@ -20,6 +22,9 @@ pub struct Closing {
     identity: Identity,
     /// How late the target's expiries were written.
     late_ms: i64,
+    /// A source that is to be asked for the true times, and its version.
+    asked: Option<(Locator, (u16, u16, u16))>,
+    shard: Arc<Shard>,
     in_scope: InScope,
     sources_of: SourcesOf,
     memory_bytes: u64,
@@ -33,6 +38,8 @@ impl Closing {
             target: plan.target.clone(),
             identity: plan.identity.clone(),
             late_ms: plan.late_ms,
+            asked: plan.relative_times.map(|version| (plan.source.clone(), version)),
+            shard: Arc::clone(&plan.shard),
             in_scope: Arc::clone(&plan.in_scope),
             sources_of: Arc::clone(&plan.sources_of),
             memory_bytes: plan.job.memory_bytes,
@@ -44,10 +51,14 @@ impl Closing {
     /// Gives every key and field in scope its true expiry. Nothing may be applied any more.
     ///
     /// # Errors
-    /// When the target can't be reached for too long, or refuses for good.
+    /// When an end can't be reached for too long, or refuses for good.
     pub async fn settle(&self) -> Result<(), Error> {
         self.status.set_phase(Phase::Settling);
-        let settle = async || Ok(settle::settle(&self.plan()).await?);
+        let mut source = self.source();
+        let settle = async || {
+            let source = source.as_mut().map(|source| source as &mut dyn settle::Source);
+            Ok(settle::settle(&self.plan(), source).await?)
+        };
         let settled = retrying(&self.status, "target", self.retry_for, settle).await?;
         self.status.keys_settled.set(settled.keys);
         self.status.fields_settled.set(settled.fields);
@@ -74,6 +85,14 @@ impl Closing {
         Ok(removed)
     }
 
+    /// The source, if it is to be asked: the target stands where the stream was left.
+    fn source(&self) -> Option<TrueTimes> {
+        let (server, version) = self.asked.clone()?;
+        let stands = Position { replid: self.shard.replid(), offset: self.shard.applied() };
+        tracing::debug!(source = %server, offset = %stands.offset, "the source is asked for true expiries");
+        Some(TrueTimes(Times::new(server, version, stands)))
+    }
+
     fn plan(&self) -> settle::Plan<'_> {
         settle::Plan {
             server: &self.target,
@@ -83,5 +102,14 @@ impl Closing {
             sources_of: &*self.sources_of,
             bytes_max: usize::try_from(self.memory_bytes / MEMORY_PART).unwrap_or(usize::MAX),
         }
+    }
+}
+
+/// The source's word on when keys expire, for the target.
+struct TrueTimes(Times);
+
+impl settle::Source for TrueTimes {
+    fn times<'a>(&'a mut self, db: u32, keys: &'a [&'a [u8]]) -> Answer<'a> {
+        Box::pin(self.0.ask(db, keys))
     }
 }

@@ -29,6 +29,9 @@ use crate::target::{self, InScope, preflight, scan};
 /// Connections per target: on two cores four lanes of growing flushes reach what bare pipelining does.
 const LANES_DEFAULT: usize = 4;
 
+/// The first version that streams, and can be asked, when keys expire.
+const ABSOLUTE_TIMES: (u16, u16, u16) = (7, 0, 0);
+
 /// A job that may begin.
 pub struct Plan {
     pub job: Job,
@@ -45,6 +48,8 @@ pub struct Plan {
     pub caps: TargetCaps,
     /// How much later than on the source expiries are written, until they're settled.
     pub late_ms: i64,
+    /// The version of a source that doesn't say when keys expire, only how long they have left (before Redis 7.0).
+    pub relative_times: Option<(u16, u16, u16)>,
     /// How many keys the source held in scope at the start.
     pub source_keys: u64,
     /// Whether a key of a target database is one that this job writes.
@@ -116,6 +121,7 @@ pub async fn prepare(
         writer: ValueWriter::new(&found.info, footer_version, late_ms),
         caps: TargetCaps { valkey: found.info.is_valkey(), version: found.info.version(), expiry_late_ms: late_ms },
         late_ms,
+        relative_times: relative_times(&source_info),
         source_keys,
         in_scope: exempt(in_scope, kept.clone()),
         sources_of,
@@ -383,6 +389,10 @@ fn exempt(in_scope: InScope, kept: Option<Arc<HashSet<u64>>>) -> InScope {
         None => in_scope,
         Some(kept) => Arc::new(move |db, key| in_scope(db, key) && !kept.contains(&key_hash(db, key))),
     }
+}
+
+fn relative_times(source: &Info) -> Option<(u16, u16, u16)> {
+    Some(source.version()).filter(|version| !source.is_valkey() && *version < ABSOLUTE_TIMES)
 }
 
 fn keys_in_scope(info: &Info, scope: &Scope) -> u64 {

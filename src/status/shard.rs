@@ -50,6 +50,11 @@ impl Shard {
         *lock(&self.replid) = Some(replid);
     }
 
+    /// The history's name; `None` before one has begun, or where the source can't tell.
+    pub fn replid(&self) -> Option<ReplId> {
+        *lock(&self.replid)
+    }
+
     /// The stream was read up to `offset`.
     pub fn set_received(&self, offset: ReplOffset) {
         self.set_received_at(offset, Instant::now());

@@ -262,7 +262,7 @@ fn killed_at(name: &str, n: u32, scene: Scene) {
     if !gone {
         stage.run("finish", more).must_end(MINUTE, 0);
     }
-    stage.until_same(&format!("{what}, finished"), Rules::of(&stage.a));
+    stage.until_same(&format!("{what}, finished"), Rules::default());
     let mut target = stage.b.client();
     let mut left = Vec::new();
     for db in databases(&mut target) {

@@ -28,4 +28,5 @@ mod rules;
 mod rules_out;
 mod sentinel;
 mod settle;
+mod side;
 mod torture;

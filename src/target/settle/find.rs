@@ -136,7 +136,7 @@ async fn read_times(
     let exec = answer(conn, b"EXEC").await?;
     let mut replies = exec.array().unwrap_or_default().iter();
     for keys in keys.chunks(KEYS_A_CLOCK) {
-        let now_ms = replies.next().and_then(clock_ms);
+        let now_ms = replies.next().and_then(Reply::unix_ms);
         for key in keys {
             let left_ms = replies.next().and_then(Reply::integer).filter(|ms| *ms >= 0);
             let at_ms = left_ms.zip(now_ms).map(|(left_ms, now_ms)| now_ms.saturating_add(left_ms));
@@ -144,12 +144,6 @@ async fn read_times(
         }
     }
     Ok(())
-}
-
-/// What TIME answers, in ms.
-fn clock_ms(reply: &Reply) -> Option<i64> {
-    let part = |n: usize| -> Option<i64> { std::str::from_utf8(reply.array()?.get(n)?.bytes()?).ok()?.parse().ok() };
-    part(0)?.checked_mul(1000)?.checked_add(part(1)? / 1000)
 }
 
 /// Takes what expires; others answer -1, and those that are gone -2.

@@ -14,7 +14,7 @@ fn settling_broken_off_is_taken_back_before_the_stream() {
         let tool = stage.run("sync", out, &[]);
         stage.end(tool)?;
         stage.run("finish", "", &[]).must_end(HALF_MINUTE, 0);
-        equal(&stage.a, &stage.b, &Rules::of(&stage.a))
+        equal(&stage.a, &stage.b, &Rules::default())
     });
 }
 

@@ -106,7 +106,7 @@ fn expiries_are_later_than_any_delay() {
 /// The same with a lateness that is shorter than the time for which the job stood still: it copies again.
 #[test]
 fn job_that_stood_still_for_longer_than_the_lateness_copies_again() {
-    needs("old-copied-again", &differs!("a", "6", "1"), |out| renewed_while_down("50ms", out));
+    needs("old-copied-again", differs!("a", "6", "1"), |out| renewed_while_down("50ms", out));
 }
 
 /// A source that doesn't hear the first ACKs (one whose snapshot's child wasn't reaped yet) begins its stream soon all the

@@ -177,7 +177,7 @@ impl Flush {
                     commands.push((segment.db, command.to_vec()));
                     rest = later;
                 }
-                if unit_only && segment.last {
+                if unit_only && segment.last || !holds!("recopy-what-follows") {
                     return commands;
                 }
             }

@@ -189,8 +189,11 @@ async fn finish_job(mut job: Job, scope: Scope, status: Arc<Status>, source_gone
             return Ok(status.summary(Ending::Forgotten { late: job.expiry_grace }));
         }
         // Whatever else the job was started with: an end of it never empties anything.
-        (job.restart, job.flush_target) = (false, false);
-        let (plan, checkpoint) = prepare::prepare(job, scope, Arc::clone(&status), false, &mut owned).await?;
+        if holds!("finish-never-flushes") {
+            (job.restart, job.flush_target) = (false, false);
+        }
+        let may_be_new = !holds!("finish-needs-records");
+        let (plan, checkpoint) = prepare::prepare(job, scope, Arc::clone(&status), may_be_new, &mut owned).await?;
         let checkpoint = unsettle(&plan, checkpoint).await?;
         let end = sessions(&plan, checkpoint, Until::CaughtUp, signals.clone()).await?;
         if end == Ending::Complete {
@@ -206,6 +209,9 @@ async fn finish_job(mut job: Job, scope: Scope, status: Arc<Status>, source_gone
 
 /// Takes back what a broken-off `finish` did. Where that can't be taken back whole there is nothing to go on from.
 async fn unsettle(plan: &Plan, checkpoint: Checkpoint) -> Result<Checkpoint, Error> {
+    if !holds!("unsettled-first") {
+        return Ok(checkpoint);
+    }
     Ok(match (Closing::of(plan).unsettle().await?, checkpoint) {
         (Unsettled::Doubtful, Checkpoint::Following(following)) => {
             session::say_full_again(
@@ -278,7 +284,12 @@ async fn change_lanes(
     backoff: &mut Backoff,
     signals: watch::Receiver<u32>,
 ) -> Result<Begin, Error> {
-    match session::run(plan, begin, Until::CaughtUp, generation, backoff, signals).await? {
+    let end = if holds!("lanes-level-first") {
+        session::run(plan, begin, Until::CaughtUp, generation, backoff, signals).await?
+    } else {
+        session::End::CaughtUp
+    };
+    match end {
         session::End::FullSync(why, joined) => {
             session::say_full_again(plan, &why);
             return Ok(Begin::Full(joined));

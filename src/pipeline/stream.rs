@@ -499,6 +499,10 @@ impl<'a> Stream<'a> {
     }
 
     fn store_guard_field(&mut self, lane: LaneId, field: &[u8], offset: ReplOffset) {
+        if !holds!("guard-with-value") {
+            // It would follow in a transaction of its own.
+            return;
+        }
         let (hash, offset) = (guard::hash_key(&self.parts.job, lane), offset.to_string());
         let hset = OwnedArgs::new(&[b"HSET", &hash[..], field, offset.as_bytes()]);
         self.unit.command(0, LaneSet::one(lane), hset.args().raw());

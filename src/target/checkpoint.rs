@@ -141,7 +141,10 @@ pub async fn change_lanes(
     for lane in 0..lanes {
         commands.push(vec![b"SET".to_vec(), record::key(job, lane), record.encode().into_bytes()]);
     }
-    let matters = |at: &ReplOffset| *at > record.offset || at.0 == 0;
+    let matters = |at: &ReplOffset| match at.0 {
+        0 => holds!("suspects-move"),
+        _ => *at > record.offset && holds!("guards-move"),
+    };
     let keys = from.guards.keys.iter().filter(|(_, at)| matters(at));
     let keys = keys.map(|((db, key), at)| (lane_of(key), guard::field(*db, key), at));
     let databases = from.guards.databases.iter().filter(|(_, at)| matters(at));

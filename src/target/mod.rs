@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use crate::delivery::record;
 use crate::delivery::refusal::{Refusal, refusal};
-use crate::delivery::standalone::{Fault, Lost};
+use crate::delivery::standalone::{Fault, Lost, SELECT};
 use crate::net::conn;
 use crate::offset::ReplOffset;
 
@@ -93,6 +93,11 @@ impl Error {
             Error::Net(error) => return error.hint(),
             Error::Fault(fault) if fault.words.starts_with("NOPERM") => {
                 "the target's user needs the write commands, RESTORE, SELECT, MULTI, EXEC, CLIENT, SCAN and ~*".into()
+            }
+            Error::Fault(fault) if fault.what.command == SELECT => {
+                "raise `databases` in the target's configuration, then copy again with --restart: what followed in that \
+                 transaction was done to another database"
+                    .into()
             }
             Error::Fault(_) => "--on-error skip leaves such commands out and counts them".into(),
             Error::NotPrimary { .. } => "give the address of its primary".into(),

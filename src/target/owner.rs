@@ -131,6 +131,9 @@ impl Drop for Owner {
 /// # Errors
 /// `OwnerLost` when another has it; when the target can't be reached or refuses.
 pub async fn check(server: &Server, conn: &mut Conn, id: &Identity) -> Result<(), Error> {
+    if !holds!("lease-looked-at") {
+        return Ok(());
+    }
     let (key, mine) = (id.lease_key(), id.me.encode());
     let px = LEASE_MS.to_string();
     for _ in 0..CHECKS_MAX {
@@ -207,6 +210,7 @@ async fn take(server: &Server, conn: &mut Conn, id: &Identity, takeover: bool) -
         }
         let seen = Seen { connected, unchanged: since.elapsed() };
         let holder = lease.as_ref().map_or(Holder::Unknown, |lease| lease.holder(&id.me));
+        let takeover = takeover || !holds!("lease");
         match (may_take(lease.as_ref(), &id.me, holder, seen, takeover), lease) {
             (Verdict::Take, lease) => {
                 if write(conn, id).await? {

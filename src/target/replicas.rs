@@ -12,61 +12,122 @@ const ASK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Hears what is found out.
 pub trait Watcher: Send + Sync {
-    /// Every lane's record in the target names this offset or a later one; `None` during the copy.
-    fn recorded(&self) -> Option<ReplOffset>;
+    /// What every lane's record says, and on which server; `None` during the copy.
+    fn recorded(&self) -> Option<Recorded>;
     /// Nothing before `offset` can be lost by a failover; `replicas`: how many there are.
     fn covered(&self, offset: ReplOffset, replicas: usize);
 }
 
-/// A record position, and how far the target's own stream was when it had been written.
-type Asked = (ReplOffset, u64);
+/// Every lane's record names this offset or a later one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Recorded {
+    pub offset: ReplOffset,
+    /// The run id of the server that the lanes read and wrote those records on.
+    pub run_id: String,
+}
+
+/// What the target says of itself and its replicas.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Answer {
+    primary: bool,
+    run_id: String,
+    /// The name of its own stream's history.
+    replid: String,
+    /// How far that is.
+    own: u64,
+    replicas: Vec<u64>,
+}
+
+/// A position of the records, and the place in the target's own stream behind which a replica has them.
+#[derive(Debug, PartialEq, Eq)]
+struct Asked {
+    recorded: Recorded,
+    replid: String,
+    needed: u64,
+}
 
 /// Asks again and again; never returns. The lanes notice when the target is gone.
 pub async fn watch(server: &Server, watcher: &dyn Watcher) {
     let (mut conn, mut asked) = (None, None);
     loop {
-        if let Err(error) = ask(server, watcher, &mut conn, &mut asked).await {
-            tracing::debug!(error = %error, "can't ask the target for its replicas");
-            conn = None;
+        match ask(server, watcher, &mut conn, &mut asked).await {
+            Ok(true) => {}
+            // The address may have moved.
+            Ok(false) => conn = None,
+            Err(error) => {
+                tracing::debug!(error = %error, "can't ask the target for its replicas");
+                conn = None;
+            }
         }
         tokio::time::sleep(ASK_INTERVAL).await;
     }
 }
 
+/// False if another server answered than the one that the lanes write to.
 async fn ask(
     server: &Server,
     watcher: &dyn Watcher,
     conn: &mut Option<Conn>,
     asked: &mut Option<Asked>,
-) -> Result<(), Error> {
-    let Some(recorded) = watcher.recorded() else { return Ok(()) };
+) -> Result<bool, Error> {
+    // Before the question: the place that is answered then lies behind these records.
+    let Some(recorded) = watcher.recorded() else { return Ok(true) };
     if conn.is_none() {
         *conn = Some(server.connect().await?);
     }
-    let Some(conn) = conn else { return Ok(()) };
-    let reply = conn.ask(&[&b"INFO"[..], b"replication"]).await?;
-    let info = Info::parse(reply.bytes().unwrap_or_default());
-    let offsets = info.replica_offsets();
-    if let Some(covered) = covered(recorded, &offsets, info.number("master_repl_offset").unwrap_or(0), asked) {
-        watcher.covered(covered, offsets.len());
+    let Some(conn) = conn else { return Ok(true) };
+    let reply = conn.ask(&[b"INFO"]).await?;
+    let answer = Answer::of(&Info::parse(reply.bytes().unwrap_or_default()));
+    let same = answer.is_of(&recorded);
+    if let Some(covered) = covered(recorded, &answer, asked) {
+        watcher.covered(covered, answer.replicas.len());
     }
-    Ok(())
+    Ok(same)
 }
 
-/// The latest position that a replica has, if the answer tells one.
-///
-/// `recorded`: the position of the records before the target answered `replicas` and `own`, its replicas' and its own
-/// offset: when a replica has come to `own`, it has those records.
-fn covered(recorded: ReplOffset, replicas: &[u64], own: u64, asked: &mut Option<Asked>) -> Option<ReplOffset> {
-    let Some(furthest) = replicas.iter().max() else {
-        *asked = None;
-        return Some(recorded);
-    };
-    let (position, needed) = *asked.get_or_insert((recorded, own));
-    let safe = *furthest >= needed;
-    if safe {
-        *asked = Some((recorded, own));
+impl Answer {
+    fn of(info: &Info) -> Self {
+        let text = |field: &str| info.get(field).unwrap_or_default().to_owned();
+        Answer {
+            primary: info.get("role") == Some("master"),
+            run_id: text("run_id"),
+            replid: text("master_replid"),
+            own: info.number("master_repl_offset").unwrap_or(0),
+            replicas: info.replica_offsets(),
+        }
     }
+
+    fn is_of(&self, recorded: &Recorded) -> bool {
+        self.primary && self.run_id == recorded.run_id
+    }
+}
+
+impl Asked {
+    /// True if a place in the target's stream means the same to both, and the records haven't fallen back between them.
+    fn goes_on_as(&self, now: &Asked) -> bool {
+        let same = self.replid == now.replid && self.recorded.run_id == now.recorded.run_id;
+        same && self.recorded.offset <= now.recorded.offset
+    }
+}
+
+/// The latest position that a replica has, if the answer tells one. `recorded`: what it was before the question.
+///
+/// Places are compared along one history of one server only: behind a failover the same number may stand for less, and
+/// what was given up by it couldn't be sent again.
+fn covered(recorded: Recorded, answer: &Answer, asked: &mut Option<Asked>) -> Option<ReplOffset> {
+    let before = asked.take();
+    if !answer.is_of(&recorded) {
+        return None;
+    }
+    let Some(furthest) = answer.replicas.iter().max() else { return Some(recorded.offset) };
+    let now = Asked { recorded, replid: answer.replid.clone(), needed: answer.own };
+    let Some(before) = before.filter(|before| before.goes_on_as(&now)) else {
+        *asked = Some(now);
+        return None;
+    };
+    let safe = *furthest >= before.needed;
+    let position = before.recorded.offset;
+    *asked = Some(if safe { now } else { before });
     safe.then_some(position)
 }
 
@@ -74,13 +135,51 @@ fn covered(recorded: ReplOffset, replicas: &[u64], own: u64, asked: &mut Option<
 mod tests {
     use super::*;
 
+    fn recorded(offset: u64, run_id: &str) -> Recorded {
+        Recorded { offset: ReplOffset(offset), run_id: run_id.into() }
+    }
+
+    fn answer(run_id: &str, replid: &str, own: u64, replicas: &[u64]) -> Answer {
+        let replicas = replicas.to_vec();
+        Answer { primary: true, run_id: run_id.into(), replid: replid.into(), own, replicas }
+    }
+
     #[test]
     fn covered_waits_for_a_replica_where_there_is_one() {
         let mut asked = None;
-        assert_eq!(covered(ReplOffset(10), &[], 500, &mut asked), Some(ReplOffset(10)));
-        assert_eq!(covered(ReplOffset(20), &[100], 600, &mut asked), None);
-        assert_eq!(covered(ReplOffset(30), &[599], 700, &mut asked), None);
-        assert_eq!(covered(ReplOffset(40), &[600, 3], 800, &mut asked), Some(ReplOffset(20)));
-        assert_eq!(covered(ReplOffset(50), &[800], 900, &mut asked), Some(ReplOffset(40)));
+        let mut ask = |at, own, replicas: &[u64]| {
+            covered(recorded(at, "a"), &answer("a", "h", own, replicas), &mut asked).map(|offset| offset.0)
+        };
+        assert_eq!(ask(10, 500, &[]), Some(10));
+        assert_eq!(ask(20, 600, &[600]), None, "what was asked first is the place");
+        assert_eq!(ask(30, 700, &[599]), None);
+        assert_eq!(ask(40, 800, &[600, 3]), Some(20));
+        assert_eq!(ask(50, 900, &[800]), Some(40));
+    }
+
+    /// The lanes' units behind 20 are on a server that is gone: a replica of its successor never had them.
+    #[test]
+    fn covered_compares_no_places_of_two_servers() {
+        let ask = |asked: &mut Option<Asked>, at: Recorded, answer: &Answer| covered(at, answer, asked);
+        let before = || {
+            let mut asked = None;
+            ask(&mut asked, recorded(20, "a"), &answer("a", "h", 600, &[500]));
+            asked
+        };
+        let asked = &mut before();
+        for own in [700, 800] {
+            let of_next = answer("b", "i", own, &[800]);
+            assert_eq!(ask(asked, recorded(20, "a"), &of_next), None, "the lanes aren't there yet");
+        }
+        assert_eq!(ask(asked, recorded(15, "b"), &answer("b", "i", 700, &[700])), None, "asked anew");
+        assert_eq!(ask(asked, recorded(30, "b"), &answer("b", "i", 800, &[700])), Some(ReplOffset(15)));
+        let asked = &mut before();
+        assert_eq!(ask(asked, recorded(30, "b"), &answer("b", "h", 700, &[700])), None, "another server");
+        let asked = &mut before();
+        assert_eq!(ask(asked, recorded(30, "a"), &answer("a", "i", 700, &[700])), None, "another history");
+        let asked = &mut before();
+        assert_eq!(ask(asked, recorded(15, "a"), &answer("a", "h", 700, &[700])), None, "records that fell back");
+        let demoted = Answer { primary: false, ..answer("a", "h", 700, &[]) };
+        assert_eq!(ask(&mut before(), recorded(30, "a"), &demoted), None, "no primary any more");
     }
 }

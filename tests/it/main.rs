@@ -24,6 +24,7 @@ mod mistakes;
 mod owner;
 mod resume;
 mod rules;
+mod rules_out;
 mod settle;
 mod side;
 mod torture;

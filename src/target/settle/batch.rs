@@ -119,7 +119,8 @@ impl Writer<'_> {
                 // Where nothing is late the target expires as it likes, settled or not.
                 Direction::Settle if marker.late_ms == 0 => {}
                 Direction::Settle if at_ms <= now_ms.saturating_add(SOON_MS) => {
-                    noted.extend((self.plan.sources_of)(item.db).into_iter().map(|db| guard::field(db, item.key)));
+                    let sources = (self.plan.sources_of)(item.db).into_iter().filter(|_| holds!("soon-noted"));
+                    noted.extend(sources.map(|db| guard::field(db, item.key)));
                 }
                 Direction::Settle => marker.due_ms = marker.due_ms.min(at_ms),
                 Direction::Unsettle => {}

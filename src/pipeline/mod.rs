@@ -22,6 +22,7 @@ use std::time::Instant;
 
 use tokio::sync::watch;
 
+use crate::clock::now_ms;
 use crate::config::valid::Job;
 use crate::filter::Scope;
 use crate::net::backoff::Backoff;
@@ -234,6 +235,14 @@ async fn sessions(
     let mut backoff = Backoff::new(plan.job.retry_for);
     let mut generation = checkpoint.job().map_or(0, |job| job.generation);
     let mut begin = match checkpoint {
+        Checkpoint::Following(following) if !plan.job.restart && following.is_too_old(now_ms()) => {
+            session::say_full_again(
+                plan,
+                "the job stood still for longer than --expiry-grace, so keys may have expired here which the source has \
+                 renewed",
+            );
+            Begin::Full(None)
+        }
         Checkpoint::Following(following) if !plan.job.restart => Begin::Resume(Box::new(following)),
         _ => Begin::Full(None),
     };

@@ -48,6 +48,14 @@ impl Following {
         self.records.iter().map(|r| r.offset).max().unwrap_or_default()
     }
 
+    /// True when the target was left alone for longer than expiries are written late: a key that the source has renewed
+    /// meanwhile may have expired there. Where they're written exactly (`late_ms` 0) that is so at every moment.
+    pub fn is_too_old(&self, now_ms: i64) -> bool {
+        let late_ms = i64::try_from(self.job().late_ms).unwrap_or(i64::MAX);
+        let oldest_ms = self.records.iter().map(|r| r.time_ms).min().unwrap_or(now_ms);
+        holds!("old-copied-again") && late_ms > 0 && now_ms.saturating_sub(oldest_ms) > late_ms
+    }
+
     /// What the stream is gone on with from the lowest offset.
     pub fn standing(self) -> Standing {
         Standing {
@@ -190,4 +198,29 @@ pub async fn remove(conn: &mut Conn, id: &Identity) -> Result<u64, Error> {
     let removed = conn.ask(&del).await?.integer().and_then(|n| u64::try_from(n).ok()).unwrap_or(0);
     failpoint!("records-removed");
     Ok(removed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn target_left_for_longer_than_the_lateness_is_too_old() {
+        let record = |late_ms, time_ms| Record {
+            job: JobState { replid: None, generation: 1, lanes: 2, late_ms, scope: 0 },
+            phase: Phase::Following,
+            offset: ReplOffset(7),
+            stream_db: 0,
+            pieces: 0,
+            time_ms,
+        };
+        let following = |late_ms, times: [i64; 2]| Following {
+            records: times.map(|time_ms| record(late_ms, time_ms)).to_vec(),
+            guards: Guards::default(),
+        };
+        assert!(!following(1000, [5000, 5500]).is_too_old(6000));
+        assert!(following(1000, [5000, 5500]).is_too_old(6001));
+        assert!(!following(0, [5000, 5500]).is_too_old(i64::MAX));
+        assert!(!following(u64::MAX, [5000, 5500]).is_too_old(i64::MAX));
+    }
 }

@@ -40,7 +40,8 @@
 //! | recopy of what depends on it | `guards::what_builds_on_a_command_that_failed_…` | `recopy-what-follows` |
 //! | `WAIT` only behind a write (here: INFO of the same server, same history) | `target::replicas` | by hand |
 //! | partial resync along one replid chain | `history::records_on_both_sides_of_a_fork_…` | `one-history` |
-//! | lateness: none, or shorter than the delay | `history::expiries_are_later_than_any_delay` | `--expiry-grace` |
+//! | lateness: none | `history::expiries_are_later_than_any_delay` | `--expiry-grace 0` |
+//! | lateness shorter than the delay | `history::job_that_stood_still_for_longer_than_…` | `old-copied-again` |
 //! | settle answers behind their offset | doesn't arise: nothing is applied while settling; `settling::settling_broken_off_…` | `unsettled-first` |
 //! | near expiries stay late while settling | `settling::what_settling_leaves_near_its_end_…` | `soon-noted` |
 //! | follow past the last answer | doesn't arise: no answers; `settle::expiries_in_the_past_are_gone_…` | |

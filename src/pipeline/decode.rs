@@ -82,7 +82,7 @@ impl Error {
             // A snapshot is damaged on the way or at its source; another one may not be.
             Error::SnapshotCut { .. } => true,
             Error::Copy(error) => error.is_passing(),
-            Error::Target(AskError::Net(error)) => error.is_passing(),
+            Error::Target(AskError::Target(error)) => error.is_passing(),
             Error::Target(AskError::Ended) => true,
             Error::Journal(_)
             | Error::Snapshot(_)

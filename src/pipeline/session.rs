@@ -24,6 +24,7 @@ use crate::delivery::record::{self, JobState};
 use crate::delivery::standalone::Lost;
 use crate::delivery::{Standalone, unit::Batch};
 use crate::net::backoff::Backoff;
+use crate::net::locate::Locator;
 use crate::offset::ReplOffset;
 use crate::resp::command::{Parsed, Parser};
 use crate::route::Router;
@@ -228,11 +229,12 @@ fn start(plan: &Plan, ground: Ground) -> Result<Running, Error> {
         Some(following) => Standalone::resume(&plan.job.name, job.clone(), &following.records),
     };
     machine.set_careful(!plan.caps.valkey && plan.caps.version < SURE_MULTI);
-    let mut driver =
-        Driver::new(driver_plan(plan, Arc::clone(&progress), following.is_some(), leftovers), machine, queue);
+    let server = plan.target.standalone()?.clone();
+    let driver_plan = driver_plan(plan, server, Arc::clone(&progress), following.is_some(), leftovers);
+    let mut driver = Driver::new(driver_plan, machine, queue);
     let driver = tokio::spawn(async move { driver.run().await });
-    let server = plan.target.clone();
-    let replicas = tokio::spawn(async move { replicas::watch(&server, &*progress).await });
+    let target = plan.target.clone();
+    let replicas = tokio::spawn(async move { replicas::watch(&target, &*progress).await });
     let (decoded, decode) = oneshot::channel();
     let standing = following.map(|f| f.standing()).unwrap_or_default();
     let asking = Asking::new(tokio::runtime::Handle::current(), Arc::clone(&feed));
@@ -256,9 +258,15 @@ fn decode_all(mut parts: Parts) -> Result<(), decode::Error> {
     }
 }
 
-fn driver_plan(plan: &Plan, progress: Arc<Progress>, resumes: bool, leftovers: decode::Leftovers) -> driver::Plan {
+fn driver_plan(
+    plan: &Plan,
+    server: Locator,
+    progress: Arc<Progress>,
+    resumes: bool,
+    leftovers: decode::Leftovers,
+) -> driver::Plan {
     driver::Plan {
-        server: plan.target.clone(),
+        server,
         identity: plan.identity.clone(),
         on_fault: match plan.job.on_error {
             OnError::Stop => OnFault::Stop,
@@ -383,6 +391,11 @@ impl replicas::Watcher for Progress {
     fn recorded(&self) -> Option<ReplOffset> {
         let offset = self.feed.recorded();
         self.applied.borrow().is_some().then_some(offset)
+    }
+
+    fn has_records_of(&self, _run_id: &str) -> bool {
+        // There is one server, and who takes over there is found by the lanes.
+        true
     }
 
     fn covered(&self, offset: ReplOffset, replicas: usize) {

@@ -584,7 +584,9 @@ fn nodes_of_a_cluster_with_tls_are_reached_at_their_ports_for_it() {
         ("redis-8.6", &["cluster-enabled yes"]),
         ("valkey-9.1", &["cluster-enabled yes"]),
     ] {
-        let nodes: Vec<Server> = (0..2).map(|_| certificates.server_with(name, "server", false, config)).collect();
+        let lines = certificates.lines("server", false);
+        let config = [config, &lines.iter().map(String::as_str).collect::<Vec<_>>()].concat();
+        let nodes: Vec<Server> = (0..2).map(|_| Server::with(name, &config)).collect();
         let cluster = Cluster::join(nodes, 2);
         let options = TlsOptions { cacert: Some(certificates.path("ca.crt")), ..TlsOptions::default() };
         let connector = tls::connector(Side::Target, &options).expect("the CA is read");

@@ -69,12 +69,14 @@ pub struct Segment {
     pub stream_db: u32,
     /// The unit's offset: the one behind its last byte in the stream.
     pub offset: ReplOffset,
+    /// The hash slot of its keys, where the target is a cluster; else 0.
+    pub slot: u16,
     /// True for the unit's last segment.
     pub last: bool,
 }
 
 /// Segments and the commands they are made of, encoded.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Chunk {
     pub bytes: Vec<u8>,
     pub segments: Vec<Segment>,
@@ -96,6 +98,12 @@ impl Chunk {
         }
     }
 
+    /// Where the unit that begins with segment `from` ends.
+    pub fn unit_end(&self, from: usize) -> usize {
+        let rest = self.segments.get(from..).unwrap_or_default();
+        from + rest.iter().position(|s| s.last).map_or(rest.len(), |i| i + 1)
+    }
+
     fn start(&self, segment: usize) -> usize {
         match segment {
             0 => 0,
@@ -112,6 +120,29 @@ pub enum Task {
     RemoveScope { databases: Option<Vec<u32>> },
     /// Remove the keys in scope that the copy didn't write (`copied`: hashes, see `pipeline::decode`).
     RemoveLeftovers { copied: Arc<std::collections::HashSet<u64>> },
+    /// Run these commands on every primary of a cluster: functions and scripts belong to no slot.
+    Everywhere { commands: Vec<Vec<u8>> },
+    /// One after the other.
+    InOrder(Vec<Task>),
+}
+
+impl Task {
+    /// This, and then another.
+    pub fn then(self, next: Task) -> Task {
+        let list = |task| match task {
+            Task::InOrder(list) => list,
+            one => vec![one],
+        };
+        Task::InOrder([list(self), list(next)].concat())
+    }
+
+    /// What it is made of, in order.
+    pub fn steps(&self) -> &[Task] {
+        match self {
+            Task::InOrder(list) => list,
+            one => std::slice::from_ref(one),
+        }
+    }
 }
 
 /// A unit of several lanes.

@@ -64,6 +64,10 @@ pub enum Error {
     NoDatabase { db: u32, target_db: u32, offset: ReplOffset },
     #[error("the target has nothing like {command} (database {db}, offset {offset})")]
     CannotSend { command: String, db: u32, offset: ReplOffset },
+    #[error(
+        "{command} may change keys that it doesn't name, so a cluster can't be given it (database {db}, offset {offset})"
+    )]
+    OverSlots { command: String, db: u32, offset: ReplOffset },
     #[error(transparent)]
     Journal(#[from] journal::Error),
     #[error("copying a key from the source: {0}")]
@@ -94,6 +98,7 @@ impl Error {
             | Error::Learnt { .. }
             | Error::OutOfScope { .. }
             | Error::CannotSend { .. }
+            | Error::OverSlots { .. }
             | Error::NoDatabase { .. }
             | Error::Ended => false,
         }
@@ -101,7 +106,9 @@ impl Error {
 
     pub fn hint(&self) -> Option<String> {
         Some(match self {
-            Error::UnknownCommand { command, .. } | Error::CannotSend { command, .. } => {
+            Error::UnknownCommand { command, .. }
+            | Error::CannotSend { command, .. }
+            | Error::OverSlots { command, .. } => {
                 format!("leave it out with --not-command {}", command.to_ascii_lowercase().replace(' ', "|"))
             }
             Error::NoDatabase { .. } => {
@@ -241,7 +248,7 @@ impl<'a> Snapshot<'a> {
         if self.parts.leftovers == Leftovers::RemoveAfter {
             let copied = Arc::new(std::mem::take(&mut self.copied));
             let mut unit = UnitBuilder::default();
-            unit.task(Task::RemoveLeftovers { copied }, self.parts.router.all_lanes());
+            unit.task(Task::RemoveLeftovers { copied }, self.parts.router.everywhere());
             self.parts.router.unit(&mut unit, self.stream_db, ReplOffset(0));
         }
         self.parts.router.copy_end(self.parts.feed.offset, self.stream_db);
@@ -416,10 +423,22 @@ impl<'a> Snapshot<'a> {
             b"repl-stream-db" => self.stream_db = number().unwrap_or(0),
             // Scripts that EVALSHA in the stream of a source up to 4.0 may call; no target forgets them by itself.
             b"lua" if self.passes(&[b"SCRIPT", b"LOAD", value]) => {
-                self.parts.router.copy(0, 0, |out| encode::command(out, &[&b"SCRIPT"[..], b"LOAD", value]));
+                self.keyless(&[b"SCRIPT", b"LOAD", value]);
             }
             _ => {}
         }
+    }
+
+    /// Adds what belongs to no key: it goes along with the values of lane 0, or to every primary of a cluster.
+    fn keyless(&mut self, args: &[&[u8]]) {
+        let router = &mut self.parts.router;
+        if !router.is_by_slot() {
+            return router.copy(0, 0, |out| encode::command(out, args));
+        }
+        let (mut unit, mut raw) = (UnitBuilder::default(), Vec::new());
+        encode::command(&mut raw, args);
+        unit.task(Task::Everywhere { commands: vec![raw] }, router.everywhere());
+        router.unit(&mut unit, 0, ReplOffset(0));
     }
 
     fn function(&mut self, code: &[u8]) {
@@ -432,7 +451,7 @@ impl<'a> Snapshot<'a> {
             self.parts.status.commands_skipped.add(1);
             return;
         }
-        self.parts.router.copy(0, 0, |out| encode::command(out, &load));
+        self.keyless(&load);
     }
 
     fn passes(&self, args: &[&[u8]]) -> bool {

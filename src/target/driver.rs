@@ -576,23 +576,27 @@ impl Driver {
         let mut conn = connect::side(&self.plan.server, &self.plan.identity).await?;
         let in_scope = &self.plan.in_scope;
         let info = Info::parse(conn.ask(&[&b"INFO"[..], b"keyspace"]).await?.bytes().unwrap_or_default());
-        let filled = info.keyspace().into_iter().map(|(db, _)| db);
-        match task {
-            Task::RemoveScope { databases } => {
-                for db in filled.filter(|db| databases.as_ref().is_none_or(|list| list.contains(db))) {
-                    scan::remove(&mut conn, db, |key| in_scope(db, key)).await?;
+        let filled: Vec<u32> = info.keyspace().into_iter().map(|(db, _)| db).collect();
+        for step in task.steps() {
+            match step {
+                Task::RemoveScope { databases } => {
+                    for db in filled.iter().filter(|db| databases.as_ref().is_none_or(|list| list.contains(db))) {
+                        scan::remove(&mut conn, *db, |key| in_scope(*db, key)).await?;
+                    }
+                    failpoint!("scope-removed");
                 }
-                failpoint!("scope-removed");
-            }
-            Task::RemoveLeftovers { copied } => {
-                let hash = self.plan.key_hash;
-                let mut removed = 0;
-                for db in filled {
-                    let doomed = |key: &[u8]| in_scope(db, key) && !copied.contains(&hash(db, key));
-                    removed += scan::remove(&mut conn, db, doomed).await?;
+                Task::RemoveLeftovers { copied } => {
+                    let hash = self.plan.key_hash;
+                    let mut removed = 0;
+                    for db in &filled {
+                        let doomed = |key: &[u8]| in_scope(*db, key) && !copied.contains(&hash(*db, key));
+                        removed += scan::remove(&mut conn, *db, doomed).await?;
+                    }
+                    failpoint!("leftovers-removed");
+                    tracing::info!(keys = removed, "removed what an earlier copy had left");
                 }
-                failpoint!("leftovers-removed");
-                tracing::info!(keys = removed, "removed what an earlier copy had left");
+                // Of clusters only, and never one in the other.
+                Task::Everywhere { .. } | Task::InOrder(_) => return Err(self.out_of_step()),
             }
         }
         Ok(())

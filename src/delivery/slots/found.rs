@@ -10,6 +10,8 @@ use crate::slot::{Slot, Slots};
 #[derive(Debug, Clone, Default)]
 pub struct Found {
     pub node: NodeId,
+    /// All slots that it owns.
+    pub owned: Slots,
     /// The slots that were looked at, and their records.
     pub records: Vec<(Slot, Option<SlotRecord>)>,
     /// Every floor that stands in a slot of the node.

@@ -213,12 +213,20 @@ impl Cluster {
             match s.arrival {
                 // Whatever fell back, the slot was there: a floor says so.
                 Arrival::Lossy => self.following && !named,
-                Arrival::Moved => fallen(s.node) || s.fell_back,
+                Arrival::Moved => s.fell_back,
                 Arrival::Same => false,
             }
         };
-        let torn = moving.or_else(|| settled.iter().find(doubtful).map(|s| s.slot));
+        // What has come to a server that fell back, from one that is still there, may have come before that.
+        let came = |found: &&Found| found.owned.iter().filter(|slot| self.has_moved_to(*slot, found.node)).min();
+        let came = found.iter().filter(|found| fallen(found.node)).find_map(|found| came(&found));
+        let torn = moving.or(came).or_else(|| settled.iter().find(doubtful).map(|s| s.slot));
         torn.map_or(Ok(()), |slot| Err(Lost::Torn { slot: slot.number() }))
+    }
+
+    fn has_moved_to(&self, slot: Slot, node: NodeId) -> bool {
+        let home = self.slots.get(slot.index()).filter(|_| self.feeds.contains(slot)).map(|s| usize::from(s.home));
+        home.is_some_and(|home| home != node && self.servers.get(home).is_some_and(|server| server.attached))
     }
 
     /// A slot has its home, and stands where its record says.

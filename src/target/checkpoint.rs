@@ -35,7 +35,7 @@ impl Following {
     /// What the records have in common; the replid is that of the highest.
     pub fn job(&self) -> JobState {
         let highest = self.records.iter().max_by_key(|r| r.offset).map(|r| r.job.clone());
-        highest.unwrap_or(JobState { replid: None, generation: 0, lanes: 0, late_ms: 0, scope: 0 })
+        highest.unwrap_or(JobState { shard: 0, replid: None, generation: 0, lanes: 0, late_ms: 0, scope: 0 })
     }
 
     /// Where the source must go on: its history, and the offset that all lanes have.

@@ -20,13 +20,8 @@ const REFUSED: &[Unbuilt] = &[
         hint: "give the URL of a running server: redis://host:port",
     },
     Unbuilt {
-        what: "finding a primary by its sentinels (redis-sentinel://)",
-        asked: |raw| servers(raw).any(|server| server.sentinel.is_some()),
-        hint: "give the primary's own address",
-    },
-    Unbuilt {
-        what: "copying from or to a cluster (?cluster=true, several hosts)",
-        asked: |raw| servers(raw).any(|s| s.cluster == Some(true) || s.hosts.len() > 1),
+        what: "copying from or to a cluster (?cluster=true)",
+        asked: |raw| servers(raw).any(|s| s.cluster == Some(true)),
         hint: "both ends must be standalone servers",
     },
     Unbuilt {
@@ -84,9 +79,7 @@ mod tests {
     fn unbuilt_options_are_refused_and_their_defaults_taken() {
         for text in [
             "[source]\nurl = 'dump.rdb'",
-            "[source]\nurl = 'redis-sentinel://h/m'",
             "[target]\nurl = 'redis://h?cluster=true'",
-            "[target]\nurl = 'redis://a,b'",
             "[source]\ncopy = 'scan'",
             "[source]\nprefer_replica = true",
             "[target]\nguard_memory = '90%'",
@@ -98,6 +91,7 @@ mod tests {
         }
         for text in [
             "",
+            "[source]\nurl = 'redis-sentinel://h/m'\n[target]\nurl = 'redis://a,b'",
             "[source]\nurl = 'redis://h?cluster=false'\ncopy = 'snapshot'\nprefer_replica = false",
             "[target]\nexpiry_grace = 0\nlossy = false",
         ] {

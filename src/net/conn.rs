@@ -6,7 +6,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::{Buf, BytesMut};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
@@ -14,6 +14,7 @@ use tokio_rustls::client::TlsStream;
 
 use super::Side;
 use super::endpoint::HostPort;
+use super::permission;
 use super::secret::Secret;
 use super::tls::{self, TlsOptions};
 use crate::resp::encode;
@@ -30,6 +31,9 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Keys listed by one SCAN, about.
 const SCAN_COUNT: &[u8] = b"1000";
+
+/// Bytes read at a time from the socket of a TLS connection; TLS itself would take 4 KiB.
+const TLS_READ_BYTES: usize = 64 * 1024;
 
 /// Bytes read at a time for replies.
 const READ_BYTES: usize = 16 * 1024;
@@ -57,6 +61,16 @@ pub enum Error {
     Refused { side: Side, address: String, command: String, words: String },
     #[error("{side} {address} sent what is no RESP: {error}")]
     Protocol { side: Side, address: String, error: reply::Error },
+    #[error("{side} {address} is a {role}, not a primary")]
+    NotPrimary { side: Side, address: String, role: String },
+    #[error("the sentinel knows no primary '{primary}' ({side} {address})")]
+    UnknownPrimary { side: Side, address: String, primary: String },
+    /// What a sentinel was asked failed.
+    #[error("asking a sentinel: {0}")]
+    Sentinel(Box<Error>),
+    /// None of several places says where the server is now.
+    #[error("the {side} {place} has no primary that can be found: {}", each(.tried))]
+    Nowhere { side: Side, place: String, tried: Vec<Error> },
 }
 
 impl Error {
@@ -67,8 +81,11 @@ impl Error {
             | Error::Timeout { .. }
             | Error::NoHandshake { .. }
             | Error::Mute { .. }
-            | Error::Lost { .. } => true,
-            Error::Tls(_) | Error::Auth { .. } | Error::Protocol { .. } => false,
+            | Error::Lost { .. }
+            | Error::NotPrimary { .. } => true,
+            Error::Tls(_) | Error::Auth { .. } | Error::Protocol { .. } | Error::UnknownPrimary { .. } => false,
+            Error::Sentinel(error) => error.is_passing(),
+            Error::Nowhere { tried, .. } => tried.iter().any(Error::is_passing),
             Error::Refused { words, .. } => is_passing_refusal(words),
         }
     }
@@ -85,9 +102,41 @@ impl Error {
                 side.to_string().to_uppercase()
             )),
             Error::Refused { words, .. } if words.starts_with("NOAUTH") => Some("the server wants a password".into()),
+            Error::Refused { side, words, .. } => permission::hint(words, *side),
+            Error::UnknownPrimary { .. } => Some("SENTINEL MASTERS lists the names that a sentinel knows".into()),
+            Error::Sentinel(error) => error.hint_of_sentinel(),
+            Error::Nowhere { tried, .. } => tried.iter().find_map(Error::hint),
             _ => None,
         }
     }
+
+    fn hint_of_sentinel(&self) -> Option<String> {
+        match self {
+            Error::Auth { side, .. } => Some(login_of_sentinels(*side)),
+            Error::Refused { side, words, .. } if words.starts_with("NOAUTH") => Some(login_of_sentinels(*side)),
+            Error::Refused { words, .. } if words.starts_with("NOPERM") => {
+                Some("the user of the sentinels needs: ACL SETUSER <user> +sentinel|get-master-addr-by-name".into())
+            }
+            Error::Refused { words, .. } if words.starts_with("ERR unknown command") => {
+                Some("redis-sentinel:// wants the address of a sentinel, port 26379 as a rule".into())
+            }
+            Error::Connect { .. } => Some("are the sentinels running, and their addresses and ports right?".into()),
+            other => other.hint(),
+        }
+    }
+}
+
+fn login_of_sentinels(side: Side) -> String {
+    format!(
+        "sentinels have a user and password of their own: --{side}-sentinel-user, KEYFERRY_{}_SENTINEL_PASSWORD or \
+         --{side}-sentinel-password-file",
+        side.to_string().to_uppercase()
+    )
+}
+
+fn each(errors: &[Error]) -> String {
+    let shown: Vec<String> = errors.iter().map(Error::to_string).collect();
+    shown.join("; ")
 }
 
 /// Answers of a server that is starting, busy or changing its role.
@@ -140,6 +189,7 @@ impl Server {
             None => Stream::Plain(tcp),
             Some((connector, options)) => {
                 let name = tls::server_name(self.side, options, &self.address.host)?;
+                let tcp = BufReader::with_capacity(TLS_READ_BYTES, tcp);
                 let stream = timeout(HANDSHAKE_TIMEOUT, connector.connect(name, tcp)).await;
                 let stream = stream.map_err(|_| Error::NoHandshake {
                     side: self.side,
@@ -193,7 +243,7 @@ pub struct Conn {
 #[derive(Debug)]
 enum Stream {
     Plain(TcpStream),
-    Tls(Box<TlsStream<TcpStream>>),
+    Tls(Box<TlsStream<BufReader<TcpStream>>>),
 }
 
 impl Conn {
@@ -352,7 +402,26 @@ impl AsyncRead for Stream {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Stream::Plain(s) => Pin::new(s).poll_read(cx, buf),
-            Stream::Tls(s) => Pin::new(s).poll_read(cx, buf),
+            Stream::Tls(s) => poll_read_records(Pin::new(s), cx, buf),
+        }
+    }
+}
+
+/// Reads all records that are there, rather than one of at most 16 KiB: whoever reads does the same work for few bytes
+/// as for many.
+fn poll_read_records(
+    mut stream: Pin<&mut Box<TlsStream<BufReader<TcpStream>>>>,
+    cx: &mut Context<'_>,
+    buf: &mut ReadBuf<'_>,
+) -> Poll<io::Result<()>> {
+    let before = buf.filled().len();
+    loop {
+        let had = buf.filled().len();
+        match stream.as_mut().poll_read(cx, buf) {
+            Poll::Ready(Ok(())) if buf.filled().len() > had && buf.remaining() > 0 => {}
+            // An end or a failure behind bytes is met again with the next read.
+            Poll::Ready(Err(_)) | Poll::Pending if had > before => return Poll::Ready(Ok(())),
+            other => return other,
         }
     }
 }

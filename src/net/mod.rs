@@ -3,9 +3,12 @@
 use std::fmt;
 
 pub mod backoff;
+mod certificate;
 pub mod conn;
 pub mod endpoint;
 pub mod info;
+pub mod locate;
+pub mod permission;
 pub mod secret;
 pub mod tls;
 

@@ -177,6 +177,8 @@ impl CopyKeys {
                 return Err(CopyError::Behind(position.offset));
             }
             tracing::debug!(offset = %position.offset, "a copied key's offset isn't of this history: asking again");
+            // The primary may be another server since; the one that was asked needn't notice.
+            self.side = Side::new(self.side.server().clone());
             self.asking.pause(ASK_AGAIN).ok_or(CopyError::Ended)?;
         }
     }

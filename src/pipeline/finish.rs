@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::Error;
 use super::prepare::{self, Plan, SourcesOf, retrying};
-use crate::net::conn::Server;
+use crate::net::locate::Locator;
 use crate::status::{Phase, Status};
 use crate::target::connect::Identity;
 use crate::target::settle::Unsettled;
@@ -16,7 +16,7 @@ const MEMORY_PART: u64 = 4;
 
 /// A job that is to leave its target.
 pub struct Closing {
-    target: Server,
+    target: Locator,
     identity: Identity,
     /// How late the target's expiries were written.
     late_ms: i64,

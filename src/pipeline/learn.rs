@@ -7,7 +7,8 @@ use super::ask::Asking;
 use crate::args::Args;
 use crate::commands::{CommandInfo, Learnt, LearntError, MovableKeys, Spec};
 use crate::delivery::refusal::{Refusal, refusal};
-use crate::net::conn::{Conn, Error, Server};
+use crate::net::conn::{Conn, Error};
+use crate::net::locate::Locator;
 use crate::resp::reply::Reply;
 
 /// How long to wait before the target is asked again.
@@ -34,7 +35,7 @@ pub enum Answer {
 
 /// Asks the target for commands, each once.
 pub struct Learner {
-    target: Server,
+    target: Locator,
     asking: Asking,
     learnt: Learnt,
     /// Databases that the target has.
@@ -42,7 +43,7 @@ pub struct Learner {
 }
 
 impl Learner {
-    pub fn new(target: Server, asking: Asking) -> Self {
+    pub fn new(target: Locator, asking: Asking) -> Self {
         Learner { target, asking, learnt: Learnt::new(), databases: BTreeSet::new() }
     }
 

@@ -16,6 +16,7 @@ use crate::net::backoff::Backoff;
 use crate::net::conn::Server;
 use crate::net::endpoint::HostPort;
 use crate::net::info::Info;
+use crate::net::locate::Locator;
 use crate::net::{Side, tls};
 use crate::route::Router;
 use crate::source::{self, side};
@@ -34,8 +35,8 @@ pub struct Plan {
     pub scope: Arc<Scope>,
     pub status: Arc<Status>,
     pub shard: Arc<Shard>,
-    pub source: Server,
-    pub target: Server,
+    pub source: Locator,
+    pub target: Locator,
     pub identity: Identity,
     /// The job is this run's for as long as this says.
     pub owner: Arc<Owner>,
@@ -66,14 +67,14 @@ pub async fn prepare(
     may_be_new: bool,
     owned: &mut Option<Arc<Owner>>,
 ) -> Result<(Plan, Checkpoint), Error> {
-    let source = server(Side::Source, &job.source)?;
-    let target = server(Side::Target, &job.target)?;
+    let source = locator(Side::Source, &job.source)?;
+    let target = locator(Side::Target, &job.target)?;
     let scope = Arc::new(scope);
     let source_info = ask_source(&source, &status, job.retry_for).await?;
     let found = ask_target(&target, &status, &job).await?;
     check_apart(&source_info, &found)?;
     tracing::info!(
-        source = %source.address, target = %target.address, source_server = source_info.product(),
+        source = %source, target = %target, source_server = source_info.product(),
         target_server = found.info.product(), lanes = job.lanes.map_or(LANES_DEFAULT, usize::from), "connected"
     );
     let sources_of = sources_of(&job, &scope);
@@ -104,7 +105,7 @@ pub async fn prepare(
         _ => None,
     };
     remove_stale_spool(&job)?;
-    let shard = status.add_shard(source.address.to_string());
+    let shard = status.add_shard(source.to_string());
     let source_keys = keys_in_scope(&source_info, &scope);
     let lanes = job.lanes.map_or(LANES_DEFAULT, usize::from);
     status.lanes.set(lanes as u64);
@@ -156,7 +157,7 @@ fn check_apart(source: &Info, target: &preflight::Found) -> Result<(), Error> {
 ///
 /// # Errors
 /// When the target can't be reached.
-pub async fn read_checkpoint(target: &Server, job: &str) -> Result<Checkpoint, Error> {
+pub async fn read_checkpoint(target: &Locator, job: &str) -> Result<Checkpoint, Error> {
     let mut conn = target.connect().await.map_err(target::Error::from)?;
     Ok(checkpoint::read(&mut conn, job).await?)
 }
@@ -165,7 +166,7 @@ pub async fn read_checkpoint(target: &Server, job: &str) -> Result<Checkpoint, E
 ///
 /// # Errors
 /// When the target can't be reached.
-pub async fn remove_records(target: &Server, id: &Identity) -> Result<u64, Error> {
+pub async fn remove_records(target: &Locator, id: &Identity) -> Result<u64, Error> {
     let mut conn = connect::side(target, id).await?;
     Ok(checkpoint::remove(&mut conn, id).await?)
 }
@@ -191,7 +192,7 @@ pub async fn change_lanes(plan: &Plan) -> Result<(), Error> {
 /// # Errors
 /// When the target can't be reached, has no records of the job, or the job has another owner.
 pub async fn forget(job: &Job, status: &Status, owned: &mut Option<Arc<Owner>>) -> Result<(), Error> {
-    let target = server(Side::Target, &job.target)?;
+    let target = locator(Side::Target, &job.target)?;
     let identity = Identity::new(&job.name, job.unfenced);
     let owner = Arc::new(own(&target, &identity, status, job).await?);
     *owned = Some(owner);
@@ -215,7 +216,7 @@ fn check_checkpoint(checkpoint: &Checkpoint, job: &Job, scope: &Scope, late_ms: 
 }
 
 /// Does with the command that stopped an earlier run what this one is told to.
-async fn take_up_stopped(target: &Server, id: &Identity, job: &Job, checkpoint: &mut Checkpoint) -> Result<(), Error> {
+async fn take_up_stopped(target: &Locator, id: &Identity, job: &Job, checkpoint: &mut Checkpoint) -> Result<(), Error> {
     let mut conn = connect::side(target, id).await?;
     let key = record::stopped_key(&id.job);
     let stopped = conn.ask(&[&b"GET"[..], &key]).await.map_err(target::Error::from)?;
@@ -243,39 +244,46 @@ async fn take_up_stopped(target: &Server, id: &Identity, job: &Job, checkpoint: 
     Ok(())
 }
 
-fn server(side: Side, end: &valid::Server) -> Result<Server, Error> {
+/// Where an end is to be found, and how to get in.
+fn locator(side: Side, end: &valid::Server) -> Result<Locator, Error> {
     let endpoint = &end.endpoint;
-    let address = endpoint.hosts.first().cloned().unwrap_or(HostPort { host: String::new(), port: 0 });
-    let address = end.address_map.0.get(&address).cloned().unwrap_or(address);
     let tls = match endpoint.tls {
         true => Some((tls::connector(side, &end.tls)?, end.tls.clone())),
         false => None,
     };
-    Ok(Server { side, address, user: endpoint.user.clone(), password: endpoint.password.clone(), tls })
+    let first = endpoint.hosts.first().cloned().unwrap_or(HostPort { host: String::new(), port: 0 });
+    let (user, password) = (endpoint.user.clone(), endpoint.password.clone());
+    let server = Server { side, address: first, user, password, tls };
+    let (hosts, map) = (&endpoint.hosts, end.address_map.0.clone());
+    Ok(match &endpoint.sentinel {
+        Some(primary) => Locator::sentinels(server, hosts, &end.sentinel, primary, map),
+        None if hosts.len() > 1 => Locator::seeds(&server, hosts, map),
+        None => Locator::fixed(server, map),
+    })
 }
 
-async fn ask_source(source: &Server, status: &Status, retry_for: Option<Duration>) -> Result<Info, Error> {
+async fn ask_source(source: &Locator, status: &Status, retry_for: Option<Duration>) -> Result<Info, Error> {
     let mut side = side::Side::new(source.clone());
     let info = retrying(status, "source", retry_for, async || Ok(side.info().await.map_err(source::Error::from)?));
     let info = info.await?;
     if info.get("cluster_enabled") == Some("1") {
-        return Err(Error::SourceCluster { address: source.address.to_string() });
+        return Err(Error::SourceCluster { address: source.to_string() });
     }
     Ok(info)
 }
 
-async fn ask_target(target: &Server, status: &Status, job: &Job) -> Result<preflight::Found, Error> {
+async fn ask_target(target: &Locator, status: &Status, job: &Job) -> Result<preflight::Found, Error> {
     let ask = async || Ok(preflight::ask(target, job.allow_eviction).await?);
     retrying(status, "target", job.retry_for, ask).await
 }
 
-async fn ask_footer(target: &Server, identity: &Identity, status: &Status, job: &Job) -> Result<u16, Error> {
+async fn ask_footer(target: &Locator, identity: &Identity, status: &Status, job: &Job) -> Result<u16, Error> {
     let ask = async || Ok(preflight::footer_version(target, identity).await?);
     retrying(status, "target", job.retry_for, ask).await
 }
 
 /// Takes the job's lease; from here on nobody else writes for the job.
-async fn own(target: &Server, identity: &Identity, status: &Status, job: &Job) -> Result<Owner, Error> {
+async fn own(target: &Locator, identity: &Identity, status: &Status, job: &Job) -> Result<Owner, Error> {
     let mut takeover = job.takeover;
     let acquire = async || Ok(Owner::acquire(target, identity, &mut takeover).await?);
     retrying(status, "target", job.retry_for, acquire).await
@@ -310,7 +318,7 @@ pub(super) async fn retrying<T>(
 }
 
 /// Looks whether the target has every database that the source's go to.
-async fn check_databases(target: &Server, source: &Info, scope: &Scope) -> Result<(), Error> {
+async fn check_databases(target: &Locator, source: &Info, scope: &Scope) -> Result<(), Error> {
     let chosen = scope.databases().unwrap_or_default().iter().copied();
     let filled = source.keyspace().into_iter().map(|(db, _)| db).filter(|db| scope.database_in(*db));
     let databases = filled.chain(chosen).map(|db| scope.target_database(db));
@@ -320,7 +328,7 @@ async fn check_databases(target: &Server, source: &Info, scope: &Scope) -> Resul
 /// Does with the keys that are there what `--existing` and `--flush-target` say; returns those that stay.
 async fn make_ready(
     job: &Job,
-    target: &Server,
+    target: &Locator,
     identity: &Identity,
     found: &preflight::Found,
     in_scope: &InScope,

@@ -9,10 +9,11 @@ use tokio::sync::watch;
 use super::feed::Feed;
 use crate::net::backoff::Backoff;
 use crate::net::conn::Server;
+use crate::net::info::Info;
+use crate::net::locate::Locator;
 use crate::offset::{ReplId, ReplOffset};
 use crate::repl::resync::Framing;
 use crate::source::link::{Link, Start};
-use crate::source::side::Side;
 use crate::source::{Ack, Error};
 use crate::status::{Shard, Status};
 
@@ -57,13 +58,13 @@ pub struct Resume {
 /// # Errors
 /// When the source refuses for good, or can't be reached for too long.
 pub async fn join(
-    server: &Server,
+    source: &Locator,
     status: &Status,
     backoff: &mut Backoff,
     resume: Option<Resume>,
 ) -> Result<Joined, Error> {
     loop {
-        let error = match try_join(server, status, resume).await {
+        let error = match try_join(source, status, resume).await {
             Ok(joined) => {
                 status.clear(PLACE);
                 return Ok(joined);
@@ -74,16 +75,18 @@ pub async fn join(
     }
 }
 
-async fn try_join(server: &Server, status: &Status, resume: Option<Resume>) -> Result<Joined, Error> {
+async fn try_join(source: &Locator, status: &Status, resume: Option<Resume>) -> Result<Joined, Error> {
+    // Once for both: what one server says of its history is nothing to another's.
+    let server = source.locate().await?;
     let resume = match resume {
-        Some(resume) if is_of_this_history(server, resume).await? => Some(resume),
+        Some(resume) if is_of_this_history(&server, resume).await? => Some(resume),
         Some(resume) => {
             tracing::warn!(offset = %resume.highest, "the source's history forked before what the target has");
             None
         }
         None => None,
     };
-    open(server, status, resume).await
+    open(&server, status, resume).await
 }
 
 async fn open(server: &Server, status: &Status, resume: Option<Resume>) -> Result<Joined, Error> {
@@ -104,8 +107,8 @@ async fn open(server: &Server, status: &Status, resume: Option<Resume>) -> Resul
 /// A promoted replica has the history of its former primary up to `second_repl_offset`; it would go on from a lower
 /// offset although the target has more than that.
 async fn is_of_this_history(server: &Server, resume: Resume) -> Result<bool, Error> {
-    let mut side = Side::new(server.clone());
-    let info = side.info().await?;
+    let mut conn = server.connect().await?;
+    let info = Info::parse(conn.ask(&[b"INFO"]).await?.bytes().unwrap_or_default());
     let id = |field: &str| info.get(field).and_then(|id| ReplId::parse(id.as_bytes()));
     if id("master_replid") == Some(resume.replid) {
         return Ok(true);
@@ -152,7 +155,7 @@ async fn wait(error: Error, status: &Status, backoff: &mut Backoff) -> Result<()
 
 /// Reads a full sync and what follows it.
 pub struct Receive {
-    pub server: Server,
+    pub source: Locator,
     pub feed: Arc<Feed>,
     pub ack: Arc<Ack>,
     pub status: Arc<Status>,
@@ -248,8 +251,15 @@ impl Receive {
             let received = self.received();
             // Without an id (SYNC) the source can't resume, and sends everything again.
             let resume = self.feed.replid().map(|replid| Resume { replid, offset: received, highest: received });
+            let server = match self.source.locate().await {
+                Ok(server) => server,
+                Err(again) => {
+                    error = again.into();
+                    continue;
+                }
+            };
             match resume {
-                Some(resume) => match is_of_this_history(&self.server, resume).await {
+                Some(resume) => match is_of_this_history(&server, resume).await {
                     Ok(true) => {}
                     Ok(false) => return Err(End::Forked),
                     Err(again) => {
@@ -259,7 +269,7 @@ impl Receive {
                 },
                 None => tracing::warn!("the source only knows SYNC: it can't resume"),
             }
-            match open(&self.server, &self.status, resume).await {
+            match open(&server, &self.status, resume).await {
                 Ok(Joined { link, replid: Some(replid), full: false, .. }) => {
                     self.feed.set_replid(replid);
                     self.shard.set_replid(replid);

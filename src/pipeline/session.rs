@@ -161,7 +161,7 @@ async fn ground(plan: &Plan, begin: Begin, generation: &mut u64, backoff: &mut B
         *generation += 1;
         let framing = receive::framing(&mut joined, &plan.status).await?;
         tracing::info!(
-            source = %plan.source.address, offset = %joined.offset, replid = joined.replid.map(|r| r.to_string()),
+            source = %plan.source, offset = %joined.offset, replid = joined.replid.map(|r| r.to_string()),
             generation = *generation, "full sync begins"
         );
         let feed = Arc::new(Feed::new(joined.replid, joined.offset, Some(framing), &budget));
@@ -169,7 +169,7 @@ async fn ground(plan: &Plan, begin: Begin, generation: &mut u64, backoff: &mut B
         return Ok(Ground { joined, feed, job, following: None });
     }
     let lanes = following.as_ref().map_or(plan.lanes, |f| f.records.len());
-    tracing::info!(source = %plan.source.address, offset = %joined.offset, generation = *generation, lanes, "resumed");
+    tracing::info!(source = %plan.source, offset = %joined.offset, generation = *generation, lanes, "resumed");
     let feed = Arc::new(Feed::new(joined.replid, joined.offset, None, &budget));
     let job = job_state(plan, &joined, *generation, lanes);
     Ok(Ground { joined, feed, job, following })
@@ -202,7 +202,7 @@ fn start(plan: &Plan, ground: Ground) -> Result<Running, Error> {
     let ack = Arc::new(Ack::new(plan.job.ack == AckWhen::Received));
     let (stop, stopped) = watch::channel(false);
     let receive = Receive {
-        server: plan.source.clone(),
+        source: plan.source.clone(),
         feed: Arc::clone(&feed),
         ack: Arc::clone(&ack),
         status: Arc::clone(&plan.status),

@@ -2,7 +2,8 @@
 //!
 //! Nothing but ACKs may be sent on the replication link itself.
 
-use crate::net::conn::{Conn, Error, Server};
+use crate::net::conn::{Conn, Error};
+use crate::net::locate::Locator;
 use crate::net::info::Info;
 use crate::offset::{ReplId, ReplOffset};
 use crate::resp::encode;
@@ -27,18 +28,18 @@ pub struct Position {
 /// Connects when first asked, and again after a break.
 #[derive(Debug)]
 pub struct Side {
-    server: Server,
+    server: Locator,
     conn: Option<Conn>,
     /// Whether the source knows PEXPIRETIME (7.0); asked by trying.
     pexpiretime: bool,
 }
 
 impl Side {
-    pub fn new(server: Server) -> Self {
+    pub fn new(server: Locator) -> Self {
         Side { server, conn: None, pexpiretime: true }
     }
 
-    pub fn server(&self) -> &Server {
+    pub fn server(&self) -> &Locator {
         &self.server
     }
 

@@ -9,7 +9,8 @@ use super::lease::Lease;
 use super::{Error, owner};
 use crate::delivery::record::{self, Record};
 use crate::delivery::refusal::{Refusal, refusal};
-use crate::net::conn::{Conn, Server};
+use crate::net::conn::Conn;
+use crate::net::locate::Locator;
 use crate::net::info::Info;
 use crate::resp::reply::Reply;
 
@@ -95,28 +96,30 @@ pub struct Lanes {
 ///
 /// # Errors
 /// `OwnerLost` when another run has the job; when the target can't be reached, is no primary, or refuses.
-pub async fn connect(server: &Server, id: &Identity, lanes: usize) -> Result<Lanes, Error> {
+pub async fn connect(server: &Locator, id: &Identity, lanes: usize) -> Result<Lanes, Error> {
     let round = id.next_round();
     let mut conns = Vec::with_capacity(lanes);
     let mut run_id = None;
+    // Once for all: they are to be connections to one server.
+    let at = server.locate().await?;
     for lane in 0..lanes {
-        let mut conn = server.connect().await?;
+        let mut conn = at.connect().await?;
         set_name(server, &mut conn, id, &id.name(round, &lane.to_string())).await?;
         let info = Info::parse(conn.ask(&[b"INFO"]).await?.bytes().unwrap_or_default());
         let role = info.get("role").unwrap_or("master");
         if role != "master" {
             return Err(Error::NotPrimary {
-                address: server.address.to_string(),
+                address: at.address.to_string(),
                 role: role.replace("slave", "replica"),
             });
         }
         let this = info.get("run_id").unwrap_or_default().to_owned();
         if run_id.get_or_insert_with(|| this.clone()) != &this {
-            return Err(Error::TwoServers { address: server.address.to_string() });
+            return Err(Error::TwoServers { address: at.address.to_string() });
         }
         conns.push(conn);
     }
-    let first = conns.first_mut().ok_or(Error::OutOfStep { address: server.address.to_string() })?;
+    let first = conns.first_mut().ok_or(Error::OutOfStep { address: server.to_string() })?;
     owner::check(server, first, id).await?;
     kill(server, first, id, round).await?;
     let mut records = Vec::with_capacity(lanes);
@@ -131,7 +134,7 @@ pub async fn connect(server: &Server, id: &Identity, lanes: usize) -> Result<Lan
 ///
 /// # Errors
 /// `OwnerLost` when another run has the job; when the target can't be reached or refuses.
-pub async fn side(server: &Server, id: &Identity) -> Result<Conn, Error> {
+pub async fn side(server: &Locator, id: &Identity) -> Result<Conn, Error> {
     let mut conn = named(server, id, "side").await?;
     owner::check(server, &mut conn, id).await?;
     Ok(conn)
@@ -141,7 +144,7 @@ pub async fn side(server: &Server, id: &Identity) -> Result<Conn, Error> {
 ///
 /// # Errors
 /// When the target can't be reached, or refuses the name.
-pub async fn named(server: &Server, id: &Identity, word: &str) -> Result<Conn, Error> {
+pub async fn named(server: &Locator, id: &Identity, word: &str) -> Result<Conn, Error> {
     let mut conn = server.connect().await?;
     set_name(server, &mut conn, id, &id.name(id.rounds.load(Ordering::Relaxed), word)).await?;
     Ok(conn)
@@ -151,7 +154,7 @@ pub async fn named(server: &Server, id: &Identity, word: &str) -> Result<Conn, E
 ///
 /// # Errors
 /// When the target can't be reached, or refuses and the job isn't unfenced.
-pub async fn kill_others(server: &Server, conn: &mut Conn, id: &Identity) -> Result<(), Error> {
+pub async fn kill_others(server: &Locator, conn: &mut Conn, id: &Identity) -> Result<(), Error> {
     kill(server, conn, id, 0).await
 }
 
@@ -159,7 +162,7 @@ pub async fn kill_others(server: &Server, conn: &mut Conn, id: &Identity) -> Res
 ///
 /// # Errors
 /// When the target can't be reached, or refuses and the job isn't unfenced.
-pub async fn other_runs(server: &Server, conn: &mut Conn, id: &Identity) -> Result<Option<HashSet<String>>, Error> {
+pub async fn other_runs(server: &Locator, conn: &mut Conn, id: &Identity) -> Result<Option<HashSet<String>>, Error> {
     let list = list(server, conn, id).await?;
     let tokens = |list: String| of_job(&list, id).map(|found| found.token.to_owned()).collect::<HashSet<_>>();
     Ok(list.map(tokens).map(|mut tokens| {
@@ -168,7 +171,7 @@ pub async fn other_runs(server: &Server, conn: &mut Conn, id: &Identity) -> Resu
     }))
 }
 
-async fn set_name(server: &Server, conn: &mut Conn, id: &Identity, name: &str) -> Result<(), Error> {
+async fn set_name(server: &Locator, conn: &mut Conn, id: &Identity, name: &str) -> Result<(), Error> {
     match conn.call(&[&b"CLIENT"[..], b"SETNAME", name.as_bytes()]).await? {
         Reply::Error(words) => refused(server, id, words),
         _ => Ok(()),
@@ -176,7 +179,7 @@ async fn set_name(server: &Server, conn: &mut Conn, id: &Identity, name: &str) -
 }
 
 /// What CLIENT LIST says; `None` where it is refused.
-async fn list(server: &Server, conn: &mut Conn, id: &Identity) -> Result<Option<String>, Error> {
+async fn list(server: &Locator, conn: &mut Conn, id: &Identity) -> Result<Option<String>, Error> {
     match conn.call(&[&b"CLIENT"[..], b"LIST"]).await? {
         Reply::Error(words) => refused(server, id, words).map(|()| None),
         list => Ok(Some(String::from_utf8_lossy(list.bytes().unwrap_or_default()).into_owned())),
@@ -184,7 +187,7 @@ async fn list(server: &Server, conn: &mut Conn, id: &Identity) -> Result<Option<
 }
 
 /// Kills every connection of other runs of the job, and this run's of rounds before `round` that this one replaces.
-async fn kill(server: &Server, conn: &mut Conn, id: &Identity, round: u64) -> Result<(), Error> {
+async fn kill(server: &Locator, conn: &mut Conn, id: &Identity, round: u64) -> Result<(), Error> {
     let Some(list) = list(server, conn, id).await? else { return Ok(()) };
     for old in former(&list, id, round) {
         match conn.call(&[&b"CLIENT"[..], b"KILL", b"ID", old.as_bytes()]).await? {
@@ -225,8 +228,8 @@ fn former<'a>(list: &'a str, id: &Identity, round: u64) -> Vec<&'a str> {
 }
 
 /// What a refusal of CLIENT SETNAME, LIST or KILL means.
-fn refused(server: &Server, id: &Identity, words: String) -> Result<(), Error> {
-    let address = server.address.to_string();
+fn refused(server: &Locator, id: &Identity, words: String) -> Result<(), Error> {
+    let address = server.to_string();
     if refusal(&words) != Refusal::ForGood {
         return Err(Error::Elsewhere { address, words });
     }

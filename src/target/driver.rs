@@ -20,7 +20,8 @@ use crate::delivery::record;
 use crate::delivery::standalone::{Event, Fault, Lost, Reread};
 use crate::delivery::unit::{Batch, LANES_MAX, LaneId, Task};
 use crate::net::backoff::Backoff;
-use crate::net::conn::{Conn, Server};
+use crate::net::conn::Conn;
+use crate::net::locate::Locator;
 use crate::net::info::Info;
 use crate::offset::ReplOffset;
 use crate::resp::reply::Scanner;
@@ -55,7 +56,7 @@ pub enum OnFault {
 
 /// What the driver needs besides the machine.
 pub struct Plan {
-    pub server: Server,
+    pub server: Locator,
     pub identity: Identity,
     pub on_fault: OnFault,
     pub retry_for: Option<Duration>,
@@ -261,7 +262,7 @@ impl Driver {
         if self.plan.progress.rewind(offset, epoch, standing) {
             return Ok(());
         }
-        Err(Error::FellBack { address: self.plan.server.address.to_string(), offset })
+        Err(Error::FellBack { address: self.plan.server.to_string(), offset })
     }
 
     async fn serve(&mut self) -> Result<Exit, Error> {
@@ -489,7 +490,7 @@ impl Driver {
             Event::Elsewhere { words } => {
                 status.error(words.split(' ').next().unwrap_or_default());
                 return Ok(Some(Exit::Broken(Error::Elsewhere {
-                    address: self.plan.server.address.to_string(),
+                    address: self.plan.server.to_string(),
                     words,
                 })));
             }
@@ -636,7 +637,7 @@ impl Driver {
             }
         }
         (longest > SILENCE_MAX)
-            .then(|| Error::Silent { address: self.plan.server.address.to_string(), seconds: SILENCE_MAX.as_secs() })
+            .then(|| Error::Silent { address: self.plan.server.to_string(), seconds: SILENCE_MAX.as_secs() })
     }
 
     /// Where the status line has the reasons to wait for the target.
@@ -645,11 +646,11 @@ impl Driver {
     }
 
     fn out_of_step(&self) -> Error {
-        Error::OutOfStep { address: self.plan.server.address.to_string() }
+        Error::OutOfStep { address: self.plan.server.to_string() }
     }
 
     fn lost(&self, lost: Lost) -> Error {
-        Error::Lost { address: self.plan.server.address.to_string(), lost }
+        Error::Lost { address: self.plan.server.to_string(), lost }
     }
 }
 

@@ -14,7 +14,8 @@ use super::Error;
 use super::connect::{self, Identity};
 use super::lease::{Holder, LEASE_MS, Lease, Seen, Verdict, may_take};
 use crate::delivery::refusal::{Refusal, refusal};
-use crate::net::conn::{Conn, Server};
+use crate::net::conn::Conn;
+use crate::net::locate::Locator;
 use crate::resp::reply::Reply;
 
 /// How often an owner looks whether the lease is still its own.
@@ -41,7 +42,7 @@ const RELEASE_MAX: Duration = Duration::from_secs(3);
 /// A job that is this run's. Renews the lease until it's given back, lost or dropped.
 #[derive(Debug)]
 pub struct Owner {
-    server: Server,
+    server: Locator,
     identity: Identity,
     renewal: AbortHandle,
     lost: watch::Receiver<Option<Arc<Lease>>>,
@@ -54,7 +55,7 @@ impl Owner {
     /// don't take it from each other in turns.
     /// # Errors
     /// `Owned` when another has it; when the target can't be reached or refuses.
-    pub async fn acquire(server: &Server, identity: &Identity, takeover: &mut bool) -> Result<Owner, Error> {
+    pub async fn acquire(server: &Locator, identity: &Identity, takeover: &mut bool) -> Result<Owner, Error> {
         let mut conn = connect::named(server, identity, "lease").await?;
         let former = take(server, &mut conn, identity, *takeover).await?;
         if let Some(former) = former.filter(|lease| lease.token != identity.token()) {
@@ -106,7 +107,7 @@ impl Owner {
         if self.lost.borrow().is_some() {
             return;
         }
-        let target = self.server.address.to_string();
+        let target = self.server.to_string();
         match timeout(RELEASE_MAX, give_back(&self.server, &self.identity)).await {
             Ok(Ok(())) => tracing::debug!(target, "the lease is given back"),
             Ok(Err(error)) => {
@@ -130,7 +131,7 @@ impl Drop for Owner {
 /// over, may know an owner before this one.
 /// # Errors
 /// `OwnerLost` when another has it; when the target can't be reached or refuses.
-pub async fn check(server: &Server, conn: &mut Conn, id: &Identity) -> Result<(), Error> {
+pub async fn check(server: &Locator, conn: &mut Conn, id: &Identity) -> Result<(), Error> {
     let (key, mine) = (id.lease_key(), id.me.encode());
     let px = LEASE_MS.to_string();
     for _ in 0..CHECKS_MAX {
@@ -156,7 +157,7 @@ pub async fn check(server: &Server, conn: &mut Conn, id: &Identity) -> Result<()
 }
 
 /// Takes the lease from a holder that doesn't live, as a starter would, and kills what is left of it.
-async fn take_back(server: &Server, conn: &mut Conn, id: &Identity) -> Result<(), Error> {
+async fn take_back(server: &Locator, conn: &mut Conn, id: &Identity) -> Result<(), Error> {
     let former = match take(server, conn, id, false).await {
         Err(Error::Owned { by, .. }) => return Err(owner_lost(id, &by)),
         former => former?,
@@ -187,7 +188,7 @@ pub async fn flush(conn: &mut Conn, id: &Identity, flush: &[&[u8]]) -> Result<()
 }
 
 /// Writes the lease once it may be taken; returns the one that was there.
-async fn take(server: &Server, conn: &mut Conn, id: &Identity, takeover: bool) -> Result<Option<Lease>, Error> {
+async fn take(server: &Locator, conn: &mut Conn, id: &Identity, takeover: bool) -> Result<Option<Lease>, Error> {
     let key = id.lease_key();
     let mut since = Instant::now();
     let mut before = None;
@@ -220,7 +221,7 @@ async fn take(server: &Server, conn: &mut Conn, id: &Identity, takeover: bool) -
             }
         }
     }
-    Err(Error::OutOfStep { address: server.address.to_string() })
+    Err(Error::OutOfStep { address: server.to_string() })
 }
 
 /// Writes the lease, unless it has changed since it was watched; returns whether it did.
@@ -246,7 +247,7 @@ async fn renew(conn: &mut Conn, id: &Identity) -> Result<(), Error> {
 }
 
 /// Renews the lease for ever, whatever becomes of the connection; ends when another has it, and says so.
-async fn keep(server: Server, id: Identity, conn: Conn, lost: watch::Sender<Option<Arc<Lease>>>) {
+async fn keep(server: Locator, id: Identity, conn: Conn, lost: watch::Sender<Option<Arc<Lease>>>) {
     let mut conn = Some(conn);
     let mut looks = interval(LOOK_INTERVAL);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -270,13 +271,13 @@ async fn keep(server: Server, id: Identity, conn: Conn, lost: watch::Sender<Opti
         conn = None;
         // The lanes say, and decide, what an unreachable target means.
         if !failing {
-            tracing::warn!(target = %server.address, error, "the lease can't be renewed: trying on");
+            tracing::warn!(target = %server, error, "the lease can't be renewed: trying on");
         }
         failing = true;
     }
 }
 
-async fn look(server: &Server, id: &Identity, conn: &mut Option<Conn>, due: bool) -> Result<(), Error> {
+async fn look(server: &Locator, id: &Identity, conn: &mut Option<Conn>, due: bool) -> Result<(), Error> {
     let due = due || conn.is_none();
     if conn.is_none() {
         *conn = Some(connect::named(server, id, "lease").await?);
@@ -290,7 +291,7 @@ async fn look(server: &Server, id: &Identity, conn: &mut Option<Conn>, due: bool
 }
 
 /// Deletes the lease if it's this run's.
-async fn give_back(server: &Server, id: &Identity) -> Result<(), Error> {
+async fn give_back(server: &Locator, id: &Identity) -> Result<(), Error> {
     let mut conn = connect::named(server, id, "lease").await?;
     let key = id.lease_key();
     conn.ask(&[&b"WATCH"[..], &key]).await?;
@@ -304,8 +305,8 @@ async fn give_back(server: &Server, id: &Identity) -> Result<(), Error> {
     Ok(())
 }
 
-fn owned(server: &Server, id: &Identity, lease: Lease) -> Error {
-    Error::Owned { address: server.address.to_string(), job: id.job.clone(), by: Arc::new(lease) }
+fn owned(server: &Locator, id: &Identity, lease: Lease) -> Error {
+    Error::Owned { address: server.to_string(), job: id.job.clone(), by: Arc::new(lease) }
 }
 
 fn owner_lost(id: &Identity, by: &Lease) -> Error {

@@ -3,7 +3,7 @@
 use super::connect::{self, Identity};
 use super::{Error, escape_key, owner, scan};
 use crate::delivery::refusal::{Refusal, refusal};
-use crate::net::conn::Server;
+use crate::net::locate::Locator;
 use crate::net::info::Info;
 use crate::resp::reply::Reply;
 
@@ -18,8 +18,8 @@ pub struct Found {
 ///
 /// # Errors
 /// When it can't be reached, is no primary, is a cluster, or evicts keys.
-pub async fn ask(server: &Server, allow_eviction: bool) -> Result<Found, Error> {
-    let address = || server.address.to_string();
+pub async fn ask(server: &Locator, allow_eviction: bool) -> Result<Found, Error> {
+    let address = || server.to_string();
     let mut conn = server.connect().await?;
     let info = Info::parse(conn.ask(&[b"INFO"]).await?.bytes().unwrap_or_default());
     if info.get("cluster_enabled") == Some("1") {
@@ -41,7 +41,7 @@ pub async fn ask(server: &Server, allow_eviction: bool) -> Result<Found, Error> 
 ///
 /// # Errors
 /// When the target can't be reached or refuses, or another has the job.
-pub async fn footer_version(server: &Server, id: &Identity) -> Result<u16, Error> {
+pub async fn footer_version(server: &Locator, id: &Identity) -> Result<u16, Error> {
     let mut conn = connect::side(server, id).await?;
     let key = format!("keyferry:{}:scratch", id.job).into_bytes();
     if let Reply::Error(words) = conn.call(&[&b"SET"[..], &key, b"1"]).await? {
@@ -59,12 +59,12 @@ pub async fn footer_version(server: &Server, id: &Identity) -> Result<u16, Error
 ///
 /// # Errors
 /// `NoDatabase` for the first that doesn't.
-pub async fn databases(server: &Server, databases: impl Iterator<Item = u32>) -> Result<(), Error> {
+pub async fn databases(server: &Locator, databases: impl Iterator<Item = u32>) -> Result<(), Error> {
     let mut conn = server.connect().await?;
     for db in databases {
         if let Reply::Error(words) = conn.call(&[b"SELECT", db.to_string().as_bytes()]).await? {
             return Err(match refusal(&words) {
-                Refusal::ForGood => Error::NoDatabase { address: server.address.to_string(), db, words },
+                Refusal::ForGood => Error::NoDatabase { address: server.to_string(), db, words },
                 // BUSY, LOADING and the like say nothing of the database.
                 _ => super::refused(&conn, b"SELECT", words),
             });
@@ -78,7 +78,7 @@ pub async fn databases(server: &Server, databases: impl Iterator<Item = u32>) ->
 /// # Errors
 /// `ExistingKeys` if so.
 pub async fn no_existing_keys(
-    server: &Server,
+    server: &Locator,
     databases: &[u32],
     in_scope: impl Fn(u32, &[u8]) -> bool,
 ) -> Result<(), Error> {
@@ -95,7 +95,7 @@ pub async fn no_existing_keys(
     }
     match example {
         None => Ok(()),
-        Some((db, example)) => Err(Error::ExistingKeys { address: server.address.to_string(), keys, db, example }),
+        Some((db, example)) => Err(Error::ExistingKeys { address: server.to_string(), keys, db, example }),
     }
 }
 
@@ -103,7 +103,7 @@ pub async fn no_existing_keys(
 ///
 /// # Errors
 /// When it can't be reached or refuses, or another has the job.
-pub async fn flush(server: &Server, id: &Identity, version: (u16, u16, u16)) -> Result<(), Error> {
+pub async fn flush(server: &Locator, id: &Identity, version: (u16, u16, u16)) -> Result<(), Error> {
     let mut conn = connect::side(server, id).await?;
     let command: &[&[u8]] = if version >= (4, 0, 0) { &[b"FLUSHALL", b"ASYNC"] } else { &[b"FLUSHALL"] };
     owner::flush(&mut conn, id, command).await

@@ -3,7 +3,8 @@
 
 use std::time::Duration;
 
-use crate::net::conn::{Conn, Error, Server};
+use crate::net::conn::{Conn, Error};
+use crate::net::locate::Locator;
 use crate::net::info::Info;
 use crate::offset::ReplOffset;
 
@@ -22,7 +23,7 @@ pub trait Watcher: Send + Sync {
 type Asked = (ReplOffset, u64);
 
 /// Asks again and again; never returns. The lanes notice when the target is gone.
-pub async fn watch(server: &Server, watcher: &dyn Watcher) {
+pub async fn watch(server: &Locator, watcher: &dyn Watcher) {
     let (mut conn, mut asked) = (None, None);
     loop {
         if let Err(error) = ask(server, watcher, &mut conn, &mut asked).await {
@@ -34,7 +35,7 @@ pub async fn watch(server: &Server, watcher: &dyn Watcher) {
 }
 
 async fn ask(
-    server: &Server,
+    server: &Locator,
     watcher: &dyn Watcher,
     conn: &mut Option<Conn>,
     asked: &mut Option<Asked>,
@@ -43,9 +44,17 @@ async fn ask(
     if conn.is_none() {
         *conn = Some(server.connect().await?);
     }
-    let Some(conn) = conn else { return Ok(()) };
-    let reply = conn.ask(&[&b"INFO"[..], b"replication"]).await?;
+    let Some(asked_of) = conn else { return Ok(()) };
+    let reply = asked_of.ask(&[&b"INFO"[..], b"replication"]).await?;
     let info = Info::parse(reply.bytes().unwrap_or_default());
+    // It may have been demoted since, and have no replicas because it is one itself.
+    if let Some(role) = info.get("role").filter(|role| *role != "master") {
+        return Err(Error::NotPrimary {
+            side: server.side(),
+            address: asked_of.address().to_owned(),
+            role: role.replace("slave", "replica"),
+        });
+    }
     let offsets = info.replica_offsets();
     if let Some(covered) = covered(recorded, &offsets, info.number("master_repl_offset").unwrap_or(0), asked) {
         watcher.covered(covered, offsets.len());

@@ -22,7 +22,8 @@ use super::connect::{self, Identity};
 use super::{Error, escape_key};
 use crate::clock;
 use crate::delivery::guard;
-use crate::net::conn::{Conn, Server};
+use crate::net::conn::Conn;
+use crate::net::locate::Locator;
 use crate::net::info::Info;
 use crate::resp::encode;
 use crate::resp::reply::Reply;
@@ -41,7 +42,7 @@ const SURE_MULTI: (u16, u16, u16) = (6, 0, 0);
 /// What is to be settled.
 #[derive(Clone, Copy)]
 pub struct Plan<'a> {
-    pub server: &'a Server,
+    pub server: &'a Locator,
     pub identity: &'a Identity,
     /// How late expiries were written; 0: exactly, so there is nothing to do.
     pub late_ms: i64,
@@ -187,7 +188,7 @@ impl<'a> Mover<'a> {
     /// Connects, and kills what is left of other connections of the job.
     async fn start(plan: &'a Plan<'a>, direction: Direction) -> Result<Self, Error> {
         let lanes = connect::connect(plan.server, plan.identity, 1).await?;
-        let address = || plan.server.address.to_string();
+        let address = || plan.server.to_string();
         let mut conn = lanes.conns.into_iter().next().ok_or_else(|| Error::OutOfStep { address: address() })?;
         let info = Info::parse(conn.ask(&[&b"INFO"[..], b"server"]).await?.bytes().unwrap_or_default());
         let settled = Settled::default();
@@ -364,7 +365,7 @@ impl<'a> Mover<'a> {
             Reply::Error(words) => {
                 return Err(self.conn.refused(b"EXEC", refused.unwrap_or(words)).into());
             }
-            _ => return Err(Error::OutOfStep { address: self.plan.server.address.to_string() }),
+            _ => return Err(Error::OutOfStep { address: self.plan.server.to_string() }),
         };
         let failed = replies.into_iter().find_map(|reply| match reply {
             Reply::Error(words) => Some(words),

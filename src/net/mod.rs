@@ -8,6 +8,7 @@ pub mod endpoint;
 pub mod info;
 pub mod secret;
 pub mod tls;
+pub mod topology;
 
 /// Which of the two ends something belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]

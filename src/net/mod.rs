@@ -11,6 +11,7 @@ pub mod locate;
 pub mod permission;
 pub mod secret;
 pub mod tls;
+pub mod topology;
 
 /// Which of the two ends something belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -3,6 +3,7 @@
 use std::fmt;
 
 pub mod backoff;
+pub mod cluster;
 mod certificate;
 pub mod conn;
 pub mod endpoint;

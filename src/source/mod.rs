@@ -1,6 +1,7 @@
 //! Where the data comes from: a server that takes us for its replica.
 
 pub mod link;
+pub mod origin;
 pub mod side;
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -28,6 +29,8 @@ pub enum Error {
     Unknown { address: String, words: String },
     #[error("source {address} broke the snapshot off after {bytes} bytes")]
     SnapshotCut { address: String, bytes: u64 },
+    #[error("{address} is not the primary of its shard any more")]
+    NotPrimary { address: String },
     #[error("source {address} was silent for {seconds} s")]
     Silent { address: String, seconds: u64 },
     #[error(transparent)]
@@ -39,7 +42,7 @@ impl Error {
     pub fn is_passing(&self) -> bool {
         match self {
             Error::Net(error) => error.is_passing(),
-            Error::Later { .. } | Error::SnapshotCut { .. } | Error::Silent { .. } => true,
+            Error::Later { .. } | Error::SnapshotCut { .. } | Error::Silent { .. } | Error::NotPrimary { .. } => true,
             Error::Journal(_)
             | Error::NoPermission { .. }
             | Error::NoReplication { .. }
@@ -73,7 +76,7 @@ impl Error {
                  from where this one was"
                     .into(),
             ),
-            Error::Later { .. } | Error::Unknown { .. } | Error::Silent { .. } => None,
+            Error::Later { .. } | Error::Unknown { .. } | Error::Silent { .. } | Error::NotPrimary { .. } => None,
         }
     }
 }

@@ -109,6 +109,8 @@ pub struct Topology {
     /// In the order of their ids; those without slots and those that failed are there too.
     primaries: Vec<Primary>,
     motions: Vec<Motion>,
+    /// The highest configuration epoch of a node; 0 where it isn't told.
+    epoch: u64,
     /// The primary of each slot, by its place.
     owners: Vec<Owner>,
 }
@@ -124,7 +126,7 @@ enum Owner {
 impl Topology {
     /// # Errors
     /// When there are too many nodes, or no primary.
-    fn new(mut primaries: Vec<Primary>, motions: Vec<Motion>) -> Result<Topology, Fault> {
+    fn new(mut primaries: Vec<Primary>, motions: Vec<Motion>, epoch: u64) -> Result<Topology, Fault> {
         if primaries.iter().map(|p| 1 + p.replicas.len()).sum::<usize>() > NODES_MAX {
             return Err(Fault::TooMany);
         }
@@ -142,7 +144,7 @@ impl Topology {
                 }
             }
         }
-        Ok(Topology { primaries, motions, owners })
+        Ok(Topology { primaries, motions, epoch, owners })
     }
 
     /// Every primary, in the order of their ids, those without slots and those that failed too.
@@ -181,6 +183,12 @@ impl Topology {
     /// The slots that the asked node gives away or takes by MIGRATE.
     pub fn motions(&self) -> &[Motion] {
         &self.motions
+    }
+
+    /// How late a view this is: of two, the one with the higher epoch knows of later failovers and moves. 0 where only
+    /// CLUSTER SHARDS or SLOTS was answered.
+    pub fn epoch(&self) -> u64 {
+        self.epoch
     }
 
     /// The addresses of all nodes, those of primaries first.
@@ -230,7 +238,7 @@ impl View<'_> {
 /// # Errors
 /// See [`Fault`].
 pub fn from_shards(reply: &Reply, view: &View<'_>) -> Result<Topology, Fault> {
-    Topology::new(shards::shards(reply, view)?, Vec::new())
+    Topology::new(shards::shards(reply, view)?, Vec::new(), 0)
 }
 
 /// Reads the answer of CLUSTER SLOTS, which knows only primaries with slots.
@@ -239,7 +247,7 @@ pub fn from_shards(reply: &Reply, view: &View<'_>) -> Result<Topology, Fault> {
 /// # Errors
 /// See [`Fault`].
 pub fn from_slots(reply: &Reply, view: &View<'_>) -> Result<Topology, Fault> {
-    Topology::new(shards::slots(reply, view)?, Vec::new())
+    Topology::new(shards::slots(reply, view)?, Vec::new(), 0)
 }
 
 /// Reads the answer of CLUSTER NODES.
@@ -248,8 +256,8 @@ pub fn from_slots(reply: &Reply, view: &View<'_>) -> Result<Topology, Fault> {
 /// # Errors
 /// See [`Fault`].
 pub fn from_nodes(reply: &Reply, view: &View<'_>) -> Result<Topology, Fault> {
-    let (primaries, motions) = nodes::nodes(reply.bytes().ok_or(Fault::Form)?, view)?;
-    Topology::new(primaries, motions)
+    let nodes::Nodes { primaries, motions, epoch } = nodes::nodes(reply.bytes().ok_or(Fault::Form)?, view)?;
+    Topology::new(primaries, motions, epoch)
 }
 
 /// Asks a node for its cluster's topology.

@@ -8,8 +8,13 @@ use super::{Direction, Fault, Health, Motion, NODES_MAX, Primary, Replica, View}
 use crate::net::endpoint::HostPort;
 use crate::slot::{Slot, Slots};
 
-/// Words of a line before its slots and behind its primary: ping, pong, epoch, link.
-const WORDS_SKIPPED: usize = 4;
+/// What the answer says.
+pub(super) struct Nodes {
+    pub primaries: Vec<Primary>,
+    pub motions: Vec<Motion>,
+    /// The highest configuration epoch.
+    pub epoch: u64,
+}
 
 /// One line, as far as it matters.
 struct Line<'a> {
@@ -20,16 +25,17 @@ struct Line<'a> {
     asked: bool,
     /// The id of the primary that it follows.
     primary: Option<&'a str>,
+    epoch: u64,
     slots: Slots,
     motions: Vec<Motion>,
 }
 
 /// The primaries with their replicas, and the slots on the move. Lines that name no node that is a member and has an
 /// address are left out: handshakes, forgotten ones (`noaddr`), other forms.
-pub(super) fn nodes(text: &[u8], view: &View<'_>) -> Result<(Vec<Primary>, Vec<Motion>), Fault> {
+pub(super) fn nodes(text: &[u8], view: &View<'_>) -> Result<Nodes, Fault> {
     let text = String::from_utf8_lossy(text);
     let mut primaries: BTreeMap<&str, Primary> = BTreeMap::new();
-    let (mut replicas, mut motions) = (Vec::new(), Vec::new());
+    let (mut replicas, mut motions, mut epoch) = (Vec::new(), Vec::new(), 0);
     for (count, text) in text.lines().enumerate() {
         if count >= NODES_MAX {
             return Err(Fault::TooMany);
@@ -38,6 +44,7 @@ pub(super) fn nodes(text: &[u8], view: &View<'_>) -> Result<(Vec<Primary>, Vec<M
         if line.asked {
             motions = line.motions;
         }
+        epoch = epoch.max(line.epoch);
         let (id, address, health) = (line.id.to_owned(), line.address, line.health);
         match line.primary {
             Some(primary) => replicas.push((primary, Replica { id, address, health })),
@@ -53,7 +60,7 @@ pub(super) fn nodes(text: &[u8], view: &View<'_>) -> Result<(Vec<Primary>, Vec<M
             primary.replicas.push(replica);
         }
     }
-    Ok((primaries.into_values().collect(), motions))
+    Ok(Nodes { primaries: primaries.into_values().collect(), motions, epoch })
 }
 
 fn line<'a>(text: &'a str, view: &View<'_>) -> Option<Line<'a>> {
@@ -73,7 +80,9 @@ fn line<'a>(text: &'a str, view: &View<'_>) -> Option<Line<'a>> {
         () => Health::Online,
     };
     let (mut slots, mut motions) = (Slots::default(), Vec::new());
-    for word in words.skip(WORDS_SKIPPED) {
+    let epoch = words.nth(2).and_then(|epoch| epoch.parse().ok()).unwrap_or(0);
+    // The state of the link comes before the slots.
+    for word in words.skip(1) {
         match word.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
             Some(text) => motions.extend(motion(id, text)),
             None => {
@@ -85,7 +94,7 @@ fn line<'a>(text: &'a str, view: &View<'_>) -> Option<Line<'a>> {
         }
     }
     let (address, asked) = (address(place, view)?, is("myself"));
-    Some(Line { id, address, health, asked, primary: replica.then_some(primary), slots, motions })
+    Some(Line { id, address, health, asked, primary: replica.then_some(primary), epoch, slots, motions })
 }
 
 /// `ip:port`, since 4.0 with the bus's port behind `@`, since 7.0 with a host name and more behind commas.

@@ -130,7 +130,7 @@ impl Cluster {
         let _ = looks.done.subscribe().wait_for(|done| *done > now).await;
     }
 
-    /// Asks several nodes what they see, and takes what most of them say.
+    /// Asks several nodes what they see, and takes what the latest of them say.
     ///
     /// # Errors
     /// When no node can be asked; the error of the first.
@@ -149,7 +149,7 @@ impl Cluster {
             }
         }
         let mut seen = lock(&self.0.seen);
-        let topology = most_seen(views, seen.as_deref()).ok_or_else(|| failed.unwrap_or(Error::NoNode))?;
+        let topology = latest(views, seen.as_deref()).ok_or_else(|| failed.unwrap_or(Error::NoNode))?;
         let topology = Arc::new(topology);
         *seen = Some(Arc::clone(&topology));
         Ok(topology)
@@ -192,11 +192,11 @@ impl Cluster {
     }
 }
 
-/// The view that most agree with on who owns what; of equally many, that which was seen before.
-fn most_seen(views: Vec<Topology>, before: Option<&Topology>) -> Option<Topology> {
+/// The latest view by its epoch; of several, that which most agree with on who owns what, or which was seen before.
+fn latest(views: Vec<Topology>, before: Option<&Topology>) -> Option<Topology> {
     let votes = |view: &Topology| views.iter().filter(|other| other.same_owners(view)).count();
     let known = |view: &Topology| before.is_some_and(|before| before.same_owners(view));
-    let best = (0..views.len()).max_by_key(|at| views.get(*at).map(|view| (votes(view), known(view))))?;
+    let best = (0..views.len()).max_by_key(|at| views.get(*at).map(|view| (view.epoch(), votes(view), known(view))))?;
     views.into_iter().nth(best)
 }
 
@@ -222,12 +222,12 @@ mod tests {
     }
 
     #[test]
-    fn most_seen_outvotes_a_node_that_is_cut_off_and_keeps_what_was_seen_in_a_draw() {
+    fn latest_outvotes_a_node_that_is_cut_off_and_keeps_what_was_seen_in_a_draw() {
         let old = || view(&[(7000, "0-8000"), (7001, "8001-16383")]);
         let new = || view(&[(7002, "0-8000"), (7001, "8001-16383")]);
-        assert!(most_seen(vec![old(), new(), new()], Some(&old())).unwrap().same_owners(&new()));
-        assert!(most_seen(vec![new(), old()], Some(&old())).unwrap().same_owners(&old()));
-        assert!(most_seen(vec![old(), new()], Some(&new())).unwrap().same_owners(&new()));
-        assert_eq!(most_seen(Vec::new(), Some(&old())), None);
+        assert!(latest(vec![old(), new(), new()], Some(&old())).unwrap().same_owners(&new()));
+        assert!(latest(vec![new(), old()], Some(&old())).unwrap().same_owners(&old()));
+        assert!(latest(vec![old(), new()], Some(&new())).unwrap().same_owners(&new()));
+        assert_eq!(latest(Vec::new(), Some(&old())), None);
     }
 }

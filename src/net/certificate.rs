@@ -91,7 +91,7 @@ fn element(bytes: &[u8]) -> Option<((u8, &[u8]), &[u8])> {
     let (&tag, rest) = bytes.split_first()?;
     let (&first, rest) = rest.split_first()?;
     let (len, rest) = match first {
-        0..0x80 => (usize::from(first), rest),
+        0..=0x7f => (usize::from(first), rest),
         // No certificate needs more than four bytes for a length.
         0x81..=0x84 => {
             let (len, rest) = rest.split_at_checked(usize::from(first & 0x7f))?;

@@ -9,8 +9,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::sync::Notify;
 
 use crate::journal;
-use crate::net::conn;
+use crate::net::{conn, permission};
 use crate::offset::ReplOffset;
+
+/// What a source's user must be allowed, a filter or not; the README has the same.
+const RULES: &str =
+    "+psync +replconf +ping +info +multi +exec +select +scan +dump +pexpiretime +pttl +time ~* (and +sync before 2.8)";
 
 /// Why a source can't be read.
 #[derive(Debug, thiserror::Error)]
@@ -55,14 +59,20 @@ impl Error {
     pub fn hint(&self) -> Option<String> {
         match self {
             Error::Net(error) => error.hint(),
-            Error::NoPermission { .. } => Some(
-                "the source's user needs: ACL SETUSER <user> +psync +sync +replconf +ping +info +dump +exists +pttl \
-                 +pexpiretime +time +multi +exec ~*"
-                    .into(),
-            ),
+            Error::NoPermission { words, .. } => {
+                let rule = permission::missing_rule(words).unwrap_or_else(|| "+psync".into());
+                Some(format!(
+                    "the source's user lacks a permission: ACL SETUSER <user> {rule}; in all it needs {RULES}"
+                ))
+            }
             Error::NoReplication { .. } => Some(
                 "managed services block or rename these commands; ask the provider to open replication for this \
                  user, or copy from a replica you run yourself"
+                    .into(),
+            ),
+            Error::Unknown { words, .. } if words.starts_with('-') => Some(
+                "if this is a managed service, it doesn't let replicas join: ask the provider to open replication, or \
+                 copy from a replica you run yourself"
                     .into(),
             ),
             Error::NoAuth { .. } => {

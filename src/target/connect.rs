@@ -10,8 +10,8 @@ use super::{Error, owner};
 use crate::delivery::record::{self, Record};
 use crate::delivery::refusal::{Refusal, refusal};
 use crate::net::conn::Conn;
-use crate::net::locate::Locator;
 use crate::net::info::Info;
+use crate::net::locate::Locator;
 use crate::resp::reply::Reply;
 
 /// A run of a job, as its connections name it in CLIENT LIST: `keyferry:<job>:<token>:<round>:<shard>.<lane>`.
@@ -108,10 +108,7 @@ pub async fn connect(server: &Locator, id: &Identity, lanes: usize) -> Result<La
         let info = Info::parse(conn.ask(&[b"INFO"]).await?.bytes().unwrap_or_default());
         let role = info.get("role").unwrap_or("master");
         if role != "master" {
-            return Err(Error::NotPrimary {
-                address: at.address.to_string(),
-                role: role.replace("slave", "replica"),
-            });
+            return Err(Error::NotPrimary { address: at.address.to_string(), role: role.replace("slave", "replica") });
         }
         let this = info.get("run_id").unwrap_or_default().to_owned();
         if run_id.get_or_insert_with(|| this.clone()) != &this {

@@ -21,8 +21,8 @@ use crate::delivery::standalone::{Event, Fault, Lost, Reread};
 use crate::delivery::unit::{Batch, LANES_MAX, LaneId, Task};
 use crate::net::backoff::Backoff;
 use crate::net::conn::Conn;
-use crate::net::locate::Locator;
 use crate::net::info::Info;
+use crate::net::locate::Locator;
 use crate::offset::ReplOffset;
 use crate::resp::reply::Scanner;
 use crate::status::{Shard, Status};
@@ -489,10 +489,7 @@ impl Driver {
             }
             Event::Elsewhere { words } => {
                 status.error(words.split(' ').next().unwrap_or_default());
-                return Ok(Some(Exit::Broken(Error::Elsewhere {
-                    address: self.plan.server.to_string(),
-                    words,
-                })));
+                return Ok(Some(Exit::Broken(Error::Elsewhere { address: self.plan.server.to_string(), words })));
             }
             Event::LostKeys { commands, lost } => {
                 status.commands_applied.add(commands);

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use crate::delivery::record;
 use crate::delivery::refusal::{Refusal, refusal};
 use crate::delivery::standalone::{Fault, Lost};
-use crate::net::conn;
+use crate::net::{Side, conn, permission};
 use crate::offset::ReplOffset;
 
 /// Whether a key of a target database is one that the job writes.
@@ -91,8 +91,8 @@ impl Error {
     pub fn hint(&self) -> Option<String> {
         Some(match self {
             Error::Net(error) => return error.hint(),
-            Error::Fault(fault) if fault.words.starts_with("NOPERM") => {
-                "the target's user needs the write commands, RESTORE, SELECT, MULTI, EXEC, CLIENT, SCAN and ~*".into()
+            Error::Fault(fault) if permission::hint(&fault.words, Side::Target).is_some() => {
+                return permission::hint(&fault.words, Side::Target);
             }
             Error::Fault(_) => "--on-error skip leaves such commands out and counts them".into(),
             Error::NotPrimary { .. } => "give the address of its primary".into(),

@@ -3,8 +3,8 @@
 use super::connect::{self, Identity};
 use super::{Error, escape_key, owner, scan};
 use crate::delivery::refusal::{Refusal, refusal};
-use crate::net::locate::Locator;
 use crate::net::info::Info;
+use crate::net::locate::Locator;
 use crate::resp::reply::Reply;
 
 /// A target as it was found.

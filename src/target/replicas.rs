@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use crate::net::conn::{Conn, Error};
-use crate::net::locate::Locator;
 use crate::net::info::Info;
+use crate::net::locate::Locator;
 use crate::offset::ReplOffset;
 
 /// How often the target is asked.

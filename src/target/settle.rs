@@ -23,8 +23,8 @@ use super::{Error, escape_key};
 use crate::clock;
 use crate::delivery::guard;
 use crate::net::conn::Conn;
-use crate::net::locate::Locator;
 use crate::net::info::Info;
+use crate::net::locate::Locator;
 use crate::resp::encode;
 use crate::resp::reply::Reply;
 

@@ -354,14 +354,14 @@ mod tests {
     async fn budget_that_grows_lets_a_waiting_writer_on() {
         let journal = Arc::new(Journal::new(0, 2 * BLOCK, None));
         journal.append(&block(1), 0).await.unwrap();
-        assert!(journal.is_full(BLOCK));
+        assert!(journal.is_full(2 * BLOCK));
         let writer = tokio::spawn({
             let journal = Arc::clone(&journal);
-            async move { journal.append(&block(2), 0).await }
+            async move { journal.append(&[2; 2 * BLOCK], 0).await }
         });
         tokio::task::yield_now().await;
         assert!(!writer.is_finished());
-        journal.set_bytes_max(4 * BLOCK);
+        journal.set_bytes_max(5 * BLOCK);
         writer.await.unwrap().unwrap();
         journal.set_bytes_max(2 * BLOCK);
         assert!(journal.is_full(1));
@@ -429,7 +429,8 @@ mod tests {
         assert_eq!(limit.used(), 0);
         let file = dir.path().join("file");
         std::fs::write(&file, "").unwrap();
-        let journal = Arc::new(Journal::new(0, 2 * BLOCK, Some(Spool { dir: file, limit: SpoolLimit::new(1 << 30), name: "s" })));
+        let journal =
+            Arc::new(Journal::new(0, 2 * BLOCK, Some(Spool { dir: file, limit: SpoolLimit::new(1 << 30), name: "s" })));
         let mut result = Ok(());
         for _ in 0..4 {
             result = result.and(journal.append(&block(1), 1).await);

@@ -42,6 +42,17 @@ impl Error {
             Error::NoNode => true,
         }
     }
+
+    /// What the user can do about it.
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            Error::Net(error) | Error::Topology(topology::Error::Net(error)) => error.hint(),
+            Error::Topology(topology::Error::Answer { .. }) => {
+                Some("for a server that is no cluster, write ?cluster=false behind its URL".into())
+            }
+            Error::NoNode => None,
+        }
+    }
 }
 
 /// A cluster, by what its nodes say. A clone shares what is known.

@@ -3,8 +3,8 @@
 use std::fmt;
 
 pub mod backoff;
-pub mod cluster;
 mod certificate;
+pub mod cluster;
 pub mod conn;
 pub mod endpoint;
 pub mod info;

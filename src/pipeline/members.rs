@@ -241,10 +241,8 @@ mod tests {
         assert_eq!(members.look(&with("5 master -")), []);
         let moved = topology(&["1 master - 1-8000", "2 master - 8001-16383", "3 slave 1", "4 slave 2", "5 master - 0"]);
         let changes = members.look(&moved);
-        let want = [
-            Change::Slots { number: 0, slots: slots("1-8000") },
-            Change::Slots { number: 2, slots: slots("0") },
-        ];
+        let want =
+            [Change::Slots { number: 0, slots: slots("1-8000") }, Change::Slots { number: 2, slots: slots("0") }];
         assert_eq!(changes, want);
     }
 

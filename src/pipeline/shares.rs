@@ -1,12 +1,16 @@
 //! What may be buffered, divided among the shards of a job.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 use tokio::sync::watch;
 
 use super::feed::Budget;
 use crate::config::valid::Job;
 use crate::journal::SpoolLimit;
+
+/// How the folders of shards but the first are named, with the number behind.
+const FOLDER: &str = "shard-";
 
 /// What the queues of a shard hold beside its journal. Those of the first are beside `--memory`.
 const QUEUES_BYTES: usize = 10 << 20;
@@ -40,9 +44,28 @@ impl Shares {
     pub fn budget(&self, shard: u32) -> Budget {
         let folder = |(dir, limit): (PathBuf, SpoolLimit)| match shard {
             0 => (dir, limit),
-            shard => (dir.join(format!("shard-{shard}")), limit),
+            shard => (dir.join(format!("{FOLDER}{shard}")), limit),
         };
         Budget { memory_bytes: self.memory(), spool: self.spool.clone().map(folder) }
+    }
+
+    /// The folders below `dir` that shards had.
+    ///
+    /// # Errors
+    /// When the folder is there and can't be read.
+    pub fn folders(dir: &Path) -> io::Result<Vec<PathBuf>> {
+        let entries = match fs::read_dir(dir) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            entries => entries?,
+        };
+        let mut found = Vec::new();
+        for entry in entries {
+            let entry = entry?;
+            if entry.file_name().to_string_lossy().starts_with(FOLDER) && entry.file_type()?.is_dir() {
+                found.push(entry.path());
+            }
+        }
+        Ok(found)
     }
 
     /// The memory of one shard now.

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::sync::Notify;
 
 use crate::journal;
-use crate::net::{conn, permission};
+use crate::net::{cluster, conn, permission};
 use crate::offset::ReplOffset;
 
 /// What a source's user must be allowed, a filter or not; the README has the same.
@@ -21,6 +21,8 @@ const RULES: &str =
 pub enum Error {
     #[error(transparent)]
     Net(#[from] conn::Error),
+    #[error(transparent)]
+    Cluster(#[from] cluster::Error),
     #[error("source {address} can't replicate now: {words}")]
     Later { address: String, words: String },
     #[error("source {address} doesn't let us replicate: {words}")]
@@ -46,6 +48,7 @@ impl Error {
     pub fn is_passing(&self) -> bool {
         match self {
             Error::Net(error) => error.is_passing(),
+            Error::Cluster(error) => error.is_passing(),
             Error::Later { .. } | Error::SnapshotCut { .. } | Error::Silent { .. } | Error::NotPrimary { .. } => true,
             Error::Journal(_)
             | Error::NoPermission { .. }
@@ -59,6 +62,7 @@ impl Error {
     pub fn hint(&self) -> Option<String> {
         match self {
             Error::Net(error) => error.hint(),
+            Error::Cluster(error) => error.hint(),
             Error::NoPermission { words, .. } => {
                 let rule = permission::missing_rule(words).unwrap_or_else(|| "+psync".into());
                 Some(format!(

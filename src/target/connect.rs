@@ -43,7 +43,14 @@ impl Identity {
         let mut hasher = RandomState::new().build_hasher();
         hasher.write_u32(std::process::id());
         let me = Lease::of_this_process(format!("{:016x}", hasher.finish()));
-        Identity { job: job.to_owned(), shard: None, me, unfenced, rounds: Arc::default(), said_unfenced: Arc::default() }
+        Identity {
+            job: job.to_owned(),
+            shard: None,
+            me,
+            unfenced,
+            rounds: Arc::default(),
+            said_unfenced: Arc::default(),
+        }
     }
 
     /// The same run, for connections of one shard.

@@ -4,6 +4,7 @@
 
 #[macro_use]
 mod client;
+mod cluster;
 mod compare;
 mod line;
 mod load;
@@ -25,4 +26,5 @@ mod owner;
 mod resume;
 mod rules;
 mod settle;
+mod topology;
 mod torture;

@@ -288,7 +288,11 @@ impl Driver {
         timer: &mut std::pin::Pin<Box<Sleep>>,
     ) -> Poll<Result<Exit, Error>> {
         self.machine.set_time(now_ms());
-        let tick = records.poll_tick(cx).is_ready();
+        // Until it is pending, or a target that sends nothing would never wake the task again.
+        let mut tick = false;
+        while records.poll_tick(cx).is_ready() {
+            tick = true;
+        }
         if tick && let Some(silent) = self.look_for_silence() {
             return Poll::Ready(Ok(Exit::Broken(silent)));
         }

@@ -154,7 +154,6 @@ enum Barrier {
 #[derive(Debug)]
 pub struct Cluster {
     job: JobState,
-    shard: u32,
     history: Option<History>,
     feeds: Slots,
     names: record::Names,
@@ -199,16 +198,18 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// A target that holds nothing of this full sync yet. `lanes`: connections to each server.
-    pub fn new(job_name: &str, job: JobState, shard: u32, feeds: Slots, lanes: usize) -> Self {
+    /// A target that holds nothing of this full sync yet.
+    ///
+    /// `job_name`: what stands for the job in the keys of the shard's records; `feeds`: the slots that the shard writes;
+    /// `lanes`: connections to each server.
+    pub fn new(job_name: &str, job: JobState, feeds: Slots, lanes: usize) -> Self {
         let mut slots = vec![State::NEW; usize::from(SLOTS)];
         let others = Slot::all().filter(|slot| !feeds.contains(*slot));
         others.for_each(|slot| if let Some(state) = slots.get_mut(slot.index()) { state.stage = Stage::Resting });
         Cluster {
             history: job.replid.as_ref().and_then(History::of),
+            names: record::Names::new(job_name, job.shard),
             job,
-            shard,
-            names: record::Names::new(job_name, shard),
             lanes: lanes.max(1),
             slots,
             servers: Vec::new(),
@@ -246,13 +247,12 @@ impl Cluster {
     pub fn resume(
         job_name: &str,
         job: JobState,
-        shard: u32,
         positions: impl IntoIterator<Item = (Slot, Position)>,
         lanes: usize,
     ) -> Self {
         let positions: Vec<(Slot, Position)> = positions.into_iter().collect();
         let feeds = positions.iter().map(|(slot, _)| *slot).collect();
-        let mut machine = Cluster::new(job_name, job, shard, feeds, lanes);
+        let mut machine = Cluster::new(job_name, job, feeds, lanes);
         machine.following = true;
         let mut lowest: Option<Mark> = None;
         for (slot, position) in positions {
@@ -517,7 +517,7 @@ impl Cluster {
     pub fn record(&self, slot: Slot) -> record::SlotRecord {
         let state = self.slots.get(slot.index()).copied().unwrap_or(State::NEW);
         record::SlotRecord {
-            shard: self.shard,
+            shard: self.job.shard,
             generation: self.job.generation,
             phase: if self.following { Phase::Following } else { Phase::Copying },
             offset: state.applied,

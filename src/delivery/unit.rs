@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::offset::ReplOffset;
+use crate::slot::{Slot, Slots};
 
 /// A lane of one target: an index below [`LANES_MAX`].
 pub type LaneId = usize;
@@ -116,10 +117,10 @@ impl Chunk {
 /// Doing it twice is the same as once.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Task {
-    /// Remove every key in scope from these target databases; `None`: from all.
-    RemoveScope { databases: Option<Vec<u32>> },
-    /// Remove the keys in scope that the copy didn't write (`copied`: hashes, see `pipeline::decode`).
-    RemoveLeftovers { copied: Arc<std::collections::HashSet<u64>> },
+    /// Remove every key in scope, of these slots, from these target databases; `None`: of all, from all.
+    RemoveScope { databases: Option<Vec<u32>>, slots: Option<Arc<Slots>> },
+    /// Remove the keys in scope, of these slots, that the copy didn't write (`copied`: hashes, see `pipeline::decode`).
+    RemoveLeftovers { copied: Arc<std::collections::HashSet<u64>>, slots: Option<Arc<Slots>> },
     /// Run these commands on every primary of a cluster: functions and scripts belong to no slot.
     Everywhere { commands: Vec<Vec<u8>> },
     /// One after the other.
@@ -141,6 +142,16 @@ impl Task {
         match self {
             Task::InOrder(list) => list,
             one => std::slice::from_ref(one),
+        }
+    }
+
+    /// Whether the task concerns a key at all: one shard of a cluster speaks for its own slots only.
+    pub fn concerns(&self, key: &[u8]) -> bool {
+        match self {
+            Task::RemoveScope { slots, .. } | Task::RemoveLeftovers { slots, .. } => {
+                slots.as_ref().is_none_or(|slots| slots.contains(Slot::of(key)))
+            }
+            Task::Everywhere { .. } | Task::InOrder(_) => false,
         }
     }
 }

@@ -4,6 +4,7 @@ use std::fmt;
 
 pub mod backoff;
 mod certificate;
+pub mod cluster;
 pub mod conn;
 pub mod endpoint;
 pub mod info;

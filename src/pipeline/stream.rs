@@ -410,8 +410,8 @@ impl<'a> Stream<'a> {
         let router = &self.parts.router;
         let everywhere = router.everywhere();
         match spec.shape {
-            Shape::FlushAll | Shape::FlushDb | Shape::SwapDb if self.parts.kept.is_some() || router.is_by_slot() => {
-                return self.whole_under_keep(command);
+            Shape::FlushAll | Shape::FlushDb | Shape::SwapDb if self.has_others_keys() => {
+                return self.whole_among_others(command);
             }
             // The hashes go with all else.
             Shape::FlushAll => _ = self.parts.copy_keys.forget(None, |_| false),
@@ -427,6 +427,7 @@ impl<'a> Stream<'a> {
             }
             Shape::SwapDb => return self.swap_whole(command),
             Shape::FlushSlot => return Err(self.cannot_send(spec)),
+            Shape::Global if self.is_said_by_all(spec) && !self.parts.leads() => return Ok(()),
             Shape::Global => return self.global(db, command),
             _ => return self.place_keys(command, alone),
         }
@@ -455,8 +456,8 @@ impl<'a> Stream<'a> {
     /// The hash in which the guards of a lane are, or those of a slot.
     fn guards_key(&self, lane: LaneId) -> Vec<u8> {
         match u16::try_from(lane).ok().and_then(Slot::new).filter(|_| self.parts.router.is_by_slot()) {
-            Some(slot) => slot_record::guards_key(&self.parts.job, slot),
-            None => guard::hash_key(&self.parts.job, lane),
+            Some(slot) => slot_record::guards_key(&self.parts.records, slot),
+            None => guard::hash_key(&self.parts.records, lane),
         }
     }
 
@@ -494,7 +495,7 @@ impl<'a> Stream<'a> {
         if self.is_stopped_by_guard(command, keys)? {
             return Ok(());
         }
-        if self.in_transaction && !self.parts.scope.is_whole() {
+        if self.in_transaction && (!self.parts.scope.is_whole() || self.parts.slots.is_some()) {
             let written = keys.iter().filter(|k| k.role.writes()).map(|k| self.copy_key(args, k));
             let written: Vec<CopyKey> = written.collect();
             self.written.extend(written);
@@ -599,15 +600,26 @@ impl<'a> Stream<'a> {
         };
         let mut del: Vec<Vec<u8>> = vec![b"DEL".to_vec()];
         for lane in all.lanes() {
-            del.push(record::key(&self.parts.job, lane));
-            del.push(guard::hash_key(&self.parts.job, lane));
+            del.push(record::key(&self.parts.records, lane));
+            del.push(guard::hash_key(&self.parts.records, lane));
         }
         self.unit.command(other, all, OwnedArgs::new(&del).args().raw());
         Ok(())
     }
 
+    /// True where keys of the target are none of this stream's: those that were there before, and other shards'. Of a
+    /// cluster nobody can empty all nodes at once.
+    fn has_others_keys(&self) -> bool {
+        self.parts.kept.is_some() || self.parts.slots.is_some() || self.parts.router.is_by_slot()
+    }
+
+    /// True for what every primary of a cluster has of its own, unlike a message.
+    fn is_said_by_all(&self, spec: &Spec) -> bool {
+        self.parts.slots.is_some() && !matches!(&*spec.name, "PUBLISH" | "SPUBLISH")
+    }
+
     /// FLUSHALL, FLUSHDB and SWAPDB where some keys of the target are to stay.
-    fn whole_under_keep(&mut self, Command { args, spec }: Command<'_>) -> Result<(), Error> {
+    fn whole_among_others(&mut self, Command { args, spec }: Command<'_>) -> Result<(), Error> {
         let number = |at: usize| args.get(at).and_then(|db| std::str::from_utf8(db).ok()?.parse::<u32>().ok());
         match (spec.shape, number(1), number(2)) {
             (Shape::FlushAll, ..) => self.flush(&Databases::All),

@@ -236,7 +236,7 @@ impl Cluster {
         queued += select(0, &mut db, out);
         if rule!(self, record_in_flush) || transaction.units == 0 {
             let record = SlotRecord {
-                shard: self.shard,
+                shard: self.job.shard,
                 generation: self.job.generation,
                 phase: if self.following { Phase::Following } else { Phase::Copying },
                 offset: transaction.mark.0,

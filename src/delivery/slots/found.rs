@@ -33,7 +33,7 @@ impl Found {
         let ours = |floor: &&Floor| {
             let record = &floor.record;
             let of_job = record.job.generation == generation && record.phase == Phase::Following;
-            floor.shard == shard && of_job && floor.slots.contains(slot)
+            record.job.shard == shard && of_job && floor.slots.contains(slot)
         };
         let position = |floor: &Floor| Position { offset: floor.record.offset, stream_db: floor.record.stream_db };
         self.floors.iter().filter(ours).map(position).max()

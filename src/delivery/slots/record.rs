@@ -148,14 +148,13 @@ impl SlotRecord {
 /// "These slots have applied every unit up to the record's offset", as long as they are where it stands.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Floor {
-    pub shard: u32,
     pub record: Record,
     pub slots: Slots,
 }
 
 impl Floor {
     pub fn encode(&self) -> String {
-        format!("{} feeds={} slots={}", self.record.encode(), self.shard, self.slots)
+        format!("{} slots={}", self.record.encode(), self.slots)
     }
 
     /// # Errors
@@ -168,7 +167,6 @@ impl Floor {
             words.filter(|(n, _)| *n == name).map(|(_, value)| value).next().ok_or(record::Error::Field(name))
         };
         Ok(Floor {
-            shard: field("feeds")?.parse().map_err(|_| record::Error::Field("feeds"))?,
             slots: field("slots")?.parse().map_err(|_| record::Error::Field("slots"))?,
             record,
         })
@@ -202,11 +200,11 @@ mod tests {
 
     #[test]
     fn floor_round_trips() {
-        let job = JobState { replid: ReplId::parse(&[b'a'; 40]), generation: 2, lanes: 0, late_ms: 1, scope: 7 };
+        let job = JobState { shard: 2, replid: ReplId::parse(&[b'a'; 40]), generation: 2, lanes: 0, late_ms: 1, scope: 7 };
         let (phase, offset) = (Phase::Following, ReplOffset(99));
         let record = Record { job, phase, offset, stream_db: 1, pieces: 0, time_ms: 5 };
         let slots: Slots = "0-5,9".parse().unwrap_or_default();
-        let floor = Floor { shard: 2, record, slots };
+        let floor = Floor { record, slots };
         assert_eq!(Floor::parse(floor.encode().as_bytes()), Ok(floor));
     }
 

@@ -134,7 +134,7 @@ impl Cluster {
     /// What is to be thought of one slot's record; changes nothing.
     fn look(&self, all: &[Found], found: &Found, slot: Slot, record: Option<&SlotRecord>) -> Result<Settled, Lost> {
         let gone = Lost::Slot { slot: slot.number() };
-        let ours = |r: &&SlotRecord| r.generation == self.job.generation && r.shard == self.shard;
+        let ours = |r: &&SlotRecord| r.generation == self.job.generation && r.shard == self.job.shard;
         let record = *record.filter(ours).ok_or(gone.clone())?;
         let state = self.slots.get(slot.index()).ok_or(gone)?;
         let arrival = match self.servers.get(usize::from(state.home)) {
@@ -187,7 +187,7 @@ impl Cluster {
     fn floor_of(&self, found: &Found, all: &[Found], slot: Slot) -> Option<Position> {
         #[cfg(test)]
         if !self.rules.floor_at_owner {
-            return all.iter().filter_map(|found| found.floor(slot, self.job.generation, self.shard)).max();
+            return all.iter().filter_map(|found| found.floor(slot, self.job.generation, self.job.shard)).max();
         }
         #[cfg(test)]
         if !self.rules.floor_names_slots {
@@ -195,7 +195,7 @@ impl Cluster {
             return found.floors.iter().map(at).max();
         }
         let _ = all;
-        found.floor(slot, self.job.generation, self.shard)
+        found.floor(slot, self.job.generation, self.job.shard)
     }
 
     /// A server that fell back while slots moved may have lost keys of them, whatever their records say.
@@ -209,7 +209,7 @@ impl Cluster {
         let fallen = |node: NodeId| settled.iter().any(|s| s.node == node && s.arrival == Arrival::Lossy);
         let doubtful = |s: &&Settled| {
             let found = found.iter().find(|found| found.node == s.node);
-            let named = found.is_some_and(|f| f.floor(s.slot, self.job.generation, self.shard).is_some());
+            let named = found.is_some_and(|f| f.floor(s.slot, self.job.generation, self.job.shard).is_some());
             match s.arrival {
                 // Whatever fell back, the slot was there: a floor says so.
                 Arrival::Lossy => self.following && !named,

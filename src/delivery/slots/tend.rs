@@ -42,7 +42,7 @@ impl Cluster {
             pieces: 0,
             time_ms: self.now_ms,
         };
-        let floor = Floor { shard: self.shard, record, slots };
+        let floor = Floor { record, slots };
         failpoint!("floor-launched");
         let mut out = Vec::new();
         self.put_floor(conn, (lowest.number(), arrivals), offset, &floor.encode(), &mut out);

@@ -37,12 +37,12 @@ pub struct Owner {
 }
 
 pub fn job(generation: u64) -> JobState {
-    JobState { replid: None, generation, lanes: 0, late_ms: 0, scope: 0 }
+    JobState { shard: 0, replid: None, generation, lanes: 0, late_ms: 0, scope: 0 }
 }
 
 impl Owner {
     pub fn copying(id: u64, nodes: &Nodes, lanes: usize, rules: SlotRules, generation: u64) -> Self {
-        let mut machine = Cluster::new(JOB, job(generation), 0, feeds(), lanes);
+        let mut machine = Cluster::new(JOB, job(generation), feeds(), lanes);
         machine.rules = rules;
         let links = nodes.nodes.iter().map(|_| None).collect();
         let (router, next, running) = (Router::by_slot(), None, None);
@@ -52,7 +52,7 @@ impl Owner {
     /// Slots that stand at their positions.
     pub fn following(mut self, source: &Source, positions: &[(Slot, Position)], lanes: usize, generation: u64) -> Self {
         let rules = self.machine.rules;
-        self.machine = Cluster::resume(JOB, job(generation), 0, positions.iter().copied(), lanes);
+        self.machine = Cluster::resume(JOB, job(generation), positions.iter().copied(), lanes);
         self.machine.rules = rules;
         let lowest = positions.iter().map(|(_, p)| p.offset).min().unwrap_or_default();
         self.next = Some(source.behind(lowest));

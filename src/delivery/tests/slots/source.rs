@@ -221,7 +221,7 @@ impl Source {
 
     pub fn flush(&mut self, commands: &[&str]) -> &mut Self {
         let commands: Vec<(u32, String)> = commands.iter().map(|c| (0, (*c).to_owned())).collect();
-        self.unit(0, Some(Task::RemoveScope { databases: None }), &commands)
+        self.unit(0, Some(Task::RemoveScope { databases: None, slots: None }), &commands)
     }
 
     pub fn load(&mut self, text: &str) -> &mut Self {
@@ -301,7 +301,7 @@ impl Source {
             unit.task(Task::Everywhere { commands: vec![set] }, router.everywhere());
         }
         if leftovers {
-            unit.task(Task::RemoveLeftovers { copied: std::sync::Arc::default() }, router.everywhere());
+            unit.task(Task::RemoveLeftovers { copied: std::sync::Arc::default(), slots: None }, router.everywhere());
         }
         if !unit.is_empty() {
             router.unit(&mut unit, 0, ReplOffset(0));

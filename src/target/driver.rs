@@ -12,6 +12,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Interval, MissedTickBehavior, Sleep, interval, sleep};
 
 use super::connect::{self, Identity};
+use super::wire::{READ_BYTES, Tokens, Wire};
 use super::{Error, InScope, checkpoint, escape_key, scan};
 use crate::clock::now_ms;
 use crate::delivery::Standalone;
@@ -24,14 +25,10 @@ use crate::net::conn::Conn;
 use crate::net::info::Info;
 use crate::net::locate::Locator;
 use crate::offset::ReplOffset;
-use crate::resp::reply::Scanner;
 use crate::status::{Shard, Status};
 
 /// Bytes taken from the router and not yet applied; beyond, the router waits.
 const QUEUED_BYTES_MAX: usize = 8 << 20;
-
-/// Bytes read from a socket at a time.
-const READ_BYTES: usize = 64 * 1024;
 
 /// How often an idle lane writes its record.
 const RECORD_INTERVAL: Duration = Duration::from_secs(1);
@@ -41,9 +38,6 @@ const SILENCE_MAX: Duration = Duration::from_secs(60);
 
 /// After so long the status line says that the target doesn't answer.
 const SILENCE_NOTED: Duration = Duration::from_secs(2);
-
-/// A larger buffer is given back when what it held is sent.
-const OUT_BYTES_MAX: usize = 4 << 20;
 
 /// What to do with a command that the target refuses for good.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -90,24 +84,6 @@ pub trait Progress {
     fn rewind(&self, offset: ReplOffset, epoch: u64, standing: Standing) -> bool;
 }
 
-/// A connection and what is on its way through it.
-struct LaneIo {
-    conn: Conn,
-    out: Vec<u8>,
-    /// How much of `out` was written.
-    written: usize,
-    /// Received bytes of a reply that isn't whole.
-    input: Vec<u8>,
-    scanner: Scanner,
-    /// After a refusal: when to send again.
-    resume_at: Option<Instant>,
-    refusals: Backoff,
-    /// True while the status line shows why this lane waits.
-    waits: bool,
-    /// When it last answered, or had nothing to answer.
-    heard: Instant,
-}
-
 /// Why serving the lanes stopped.
 enum Exit {
     /// Everything was applied and recorded, and no more comes.
@@ -126,7 +102,7 @@ pub struct Driver {
     machine: Standalone,
     batches: mpsc::Receiver<Batch>,
     ended: bool,
-    lanes: Vec<LaneIo>,
+    lanes: Vec<Wire>,
     /// The server that was written to last.
     run_id: Option<String>,
     read_buf: Vec<u8>,
@@ -232,7 +208,7 @@ impl Driver {
         if !first && self.machine.recorded().is_none() && known.is_some_and(|known| known != found.run_id) {
             return Err(self.lost(Lost::Copy));
         }
-        self.lanes = found.conns.into_iter().map(LaneIo::new).collect();
+        self.lanes = found.conns.into_iter().map(Wire::new).collect();
         Ok(())
     }
 
@@ -384,43 +360,23 @@ impl Driver {
     }
 
     fn poll_write(&mut self, cx: &mut Context<'_>, lane: LaneId) -> Result<Step, Error> {
-        let Some(io) = self.lanes.get_mut(lane) else { return Ok(Step::Idle) };
-        let mut step = Step::Idle;
-        while io.written < io.out.len() {
-            match io.conn.poll_write(cx, io.out.get(io.written..).unwrap_or_default()) {
-                Poll::Ready(Ok(n)) if n > 0 => {
-                    io.written += n;
-                    self.plan.status.bytes_to_target.add(n as u64);
-                    step = Step::Busy;
-                }
-                Poll::Ready(Ok(_)) => return Ok(io.broken(std::io::ErrorKind::WriteZero.into())),
-                Poll::Ready(Err(error)) => return Ok(io.broken(error)),
-                Poll::Pending => return Ok(step),
-            }
-        }
-        if io.written > 0 {
-            failpoint!("written");
-        }
-        io.out.clear();
-        io.out.shrink_to(OUT_BYTES_MAX);
-        io.written = 0;
-        match io.conn.poll_flush(cx) {
-            Poll::Ready(Err(error)) => Ok(io.broken(error)),
-            Poll::Ready(Ok(())) | Poll::Pending => Ok(step),
-        }
+        let Some(wire) = self.lanes.get_mut(lane) else { return Ok(Step::Idle) };
+        Ok(match wire.poll_write(cx, &self.plan.status.bytes_to_target) {
+            Ok(true) => Step::Busy,
+            Ok(false) => Step::Idle,
+            Err(error) => Step::Exit(Exit::Broken(error)),
+        })
     }
 
     fn poll_read(&mut self, cx: &mut Context<'_>, lane: LaneId) -> Result<Step, Error> {
         let mut step = Step::Idle;
         loop {
-            let Some(io) = self.lanes.get_mut(lane) else { return Ok(step) };
-            let read = match io.conn.poll_read(cx, &mut self.read_buf) {
-                Poll::Ready(Ok(0)) => return Ok(io.broken(std::io::ErrorKind::UnexpectedEof.into())),
-                Poll::Ready(Ok(n)) => n,
-                Poll::Ready(Err(error)) => return Ok(io.broken(error)),
-                Poll::Pending => return Ok(step),
+            let Some(wire) = self.lanes.get_mut(lane) else { return Ok(step) };
+            let read = match wire.poll_read(cx, &mut self.read_buf) {
+                Ok(None) => return Ok(step),
+                Ok(Some(read)) => read,
+                Err(error) => return Ok(Step::Exit(Exit::Broken(error))),
             };
-            io.heard = Instant::now();
             step = Step::Busy;
             if let Some(exit) = self.take_answers(lane, read)? {
                 return Ok(Step::Exit(exit));
@@ -433,46 +389,19 @@ impl Driver {
 
     /// Hands the answers among the `read` bytes just received on `lane` to the machine.
     fn take_answers(&mut self, lane: LaneId, read: usize) -> Result<Option<Exit>, Error> {
-        let mut buf = std::mem::take(&mut self.read_buf);
-        let Some(io) = self.lanes.get_mut(lane) else { return Ok(None) };
-        let mut held = std::mem::take(&mut io.input);
-        let mut scanner = std::mem::take(&mut io.scanner);
-        let fresh = buf.get(..read).unwrap_or_default();
-        let mut input: &[u8] = if held.is_empty() {
-            fresh
-        } else {
-            held.extend_from_slice(fresh);
-            &held
-        };
-        let mut result = Ok(None);
-        loop {
-            let Ok((used, scanned)) = scanner.scan(input) else {
-                result = Ok(Some(Exit::Broken(self.out_of_step())));
-                break;
-            };
-            input = input.get(used..).unwrap_or_default();
-            let Some(scanned) = scanned else { break };
-            let event = match self.machine.answer(lane, scanned) {
-                Ok(None) => continue,
-                Ok(Some(event)) => event,
-                Err(_) => {
-                    result = Ok(Some(Exit::Broken(self.out_of_step())));
-                    break;
-                }
-            };
-            result = self.take_event(lane, event);
-            if !matches!(result, Ok(None)) {
-                break;
-            }
-        }
-        let rest = input.to_vec();
-        buf.resize(READ_BYTES, 0);
+        let buf = std::mem::take(&mut self.read_buf);
+        let Some(wire) = self.lanes.get_mut(lane) else { return Ok(None) };
+        let mut reader = std::mem::take(&mut wire.reader);
+        let said = reader.each(buf.get(..read).unwrap_or_default(), |scanned| match self.machine.answer(lane, scanned) {
+            Ok(None) => None,
+            Ok(Some(event)) => self.take_event(lane, event).transpose(),
+            Err(_) => Some(Ok(Exit::Broken(self.out_of_step()))),
+        });
         self.read_buf = buf;
-        if let Some(io) = self.lanes.get_mut(lane) {
-            io.input = rest;
-            io.scanner = scanner;
+        if let Some(wire) = self.lanes.get_mut(lane) {
+            wire.reader = reader;
         }
-        result
+        said.unwrap_or_else(|_| Some(Ok(Exit::Broken(self.out_of_step())))).transpose()
     }
 
     fn take_event(&mut self, lane: LaneId, event: Event) -> Result<Option<Exit>, Error> {
@@ -631,7 +560,7 @@ impl Driver {
 
     /// Says so if the target owes answers for a while; after a long one it is taken for gone.
     fn look_for_silence(&mut self) -> Option<Error> {
-        let owed = |(lane, io): (LaneId, &LaneIo)| self.machine.awaits_answer(lane).then(|| io.heard.elapsed());
+        let owed = |(lane, io): (LaneId, &Wire)| self.machine.awaits_answer(lane).then(|| io.heard.elapsed());
         let longest = self.lanes.iter().enumerate().filter_map(owed).max().unwrap_or_default();
         let silent = longest > SILENCE_NOTED;
         if silent != self.silent {
@@ -663,58 +592,6 @@ enum Step {
     Idle,
     Busy,
     Exit(Exit),
-}
-
-impl LaneIo {
-    fn new(conn: Conn) -> Self {
-        LaneIo {
-            conn,
-            out: Vec::new(),
-            written: 0,
-            input: Vec::new(),
-            scanner: Scanner::new(),
-            resume_at: None,
-            refusals: Backoff::new(None),
-            waits: false,
-            heard: Instant::now(),
-        }
-    }
-
-    fn broken(&self, error: std::io::Error) -> Step {
-        Step::Exit(Exit::Broken(self.conn.lost(error).into()))
-    }
-}
-
-/// A bound on the bytes a second, as a bucket that fills with time and may go below empty.
-struct Tokens {
-    rate: Option<u64>,
-    level: f64,
-    since: Instant,
-}
-
-impl Tokens {
-    fn new(rate: Option<u64>) -> Self {
-        Tokens { rate, level: 0.0, since: Instant::now() }
-    }
-
-    fn available(&mut self, now: Instant) -> bool {
-        let Some(rate) = self.rate else { return true };
-        let rate = rate as f64;
-        // At most a tenth of a second's worth is saved up.
-        self.level = (self.level + now.duration_since(self.since).as_secs_f64() * rate).min(rate / 10.0);
-        self.since = now;
-        self.level >= 0.0
-    }
-
-    fn spend(&mut self, bytes: usize) {
-        self.level -= if self.rate.is_some() { bytes as f64 } else { 0.0 };
-    }
-
-    /// When more may be sent, if not now.
-    fn next(&self) -> Option<Instant> {
-        let rate = self.rate.filter(|_| self.level < 0.0)?;
-        Some(self.since + Duration::from_secs_f64(-self.level / rate as f64))
-    }
 }
 
 fn place(shard: &Shard, lane: LaneId) -> String {

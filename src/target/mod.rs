@@ -9,6 +9,7 @@ pub mod preflight;
 pub mod replicas;
 pub mod scan;
 pub mod settle;
+mod wire;
 
 use std::sync::Arc;
 

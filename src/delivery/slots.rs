@@ -200,8 +200,7 @@ pub struct Cluster {
 impl Cluster {
     /// A target that holds nothing of this full sync yet.
     ///
-    /// `job_name`: what stands for the job in the keys of the shard's records; `feeds`: the slots that the shard writes;
-    /// `lanes`: connections to each server.
+    /// `feeds`: the slots that the shard writes; `lanes`: connections to each server.
     pub fn new(job_name: &str, job: JobState, feeds: Slots, lanes: usize) -> Self {
         let mut slots = vec![State::NEW; usize::from(SLOTS)];
         let others = Slot::all().filter(|slot| !feeds.contains(*slot));
@@ -525,6 +524,32 @@ impl Cluster {
             pieces: state.pieces,
             history: self.history,
         }
+    }
+
+    /// What says on every primary that a copy has begun, and what kind of job it is.
+    pub fn first_floor(&self) -> record::Floor {
+        let (job, offset) = (self.job.clone(), ReplOffset(0));
+        let record = super::record::Record {
+            job,
+            phase: Phase::Copying,
+            offset,
+            stream_db: 0,
+            pieces: 0,
+            time_ms: self.now_ms,
+        };
+        record::Floor { record, slots: Slots::default() }
+    }
+
+    /// The task couldn't be done: it is due again.
+    pub fn task_failed(&mut self) {
+        if self.barrier == Barrier::Running {
+            self.barrier = Barrier::Due;
+        }
+    }
+
+    /// Which of the source's shards this is.
+    pub fn shard(&self) -> u32 {
+        self.job.shard
     }
 
     /// The slots that are fed.

@@ -88,7 +88,7 @@ impl Error {
             // A snapshot is damaged on the way or at its source; another one may not be.
             Error::SnapshotCut { .. } => true,
             Error::Copy(error) => error.is_passing(),
-            Error::Target(AskError::Net(error)) => error.is_passing(),
+            Error::Target(AskError::Target(error)) => error.is_passing(),
             Error::Target(AskError::Ended) => true,
             Error::Journal(_)
             | Error::Snapshot(_)
@@ -158,6 +158,8 @@ pub struct Parts {
     pub leftovers: Leftovers,
     /// What stands for the job in the keys of the shard's records.
     pub records: String,
+    /// The job's name, in the keys of what a cluster's slots hold.
+    pub job: String,
     /// The slots that are the shard's, where the source is a cluster.
     pub slots: Option<OwnedSlots>,
     /// Whether functions and scripts are taken from this shard, which has that number.

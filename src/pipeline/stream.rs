@@ -456,7 +456,7 @@ impl<'a> Stream<'a> {
     /// The hash in which the guards of a lane are, or those of a slot.
     fn guards_key(&self, lane: LaneId) -> Vec<u8> {
         match u16::try_from(lane).ok().and_then(Slot::new).filter(|_| self.parts.router.is_by_slot()) {
-            Some(slot) => slot_record::guards_key(&self.parts.records, slot),
+            Some(slot) => slot_record::guards_key(&self.parts.job, slot),
             None => guard::hash_key(&self.parts.records, lane),
         }
     }

@@ -72,11 +72,12 @@ impl Identity {
         format!("keyferry:{}:owner", self.job).into_bytes()
     }
 
-    fn next_round(&self) -> u64 {
+    /// Begins a new connecting: [`kill`] ends those of earlier rounds.
+    pub(super) fn next_round(&self) -> u64 {
         self.rounds.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    fn name(&self, round: u64, lane: &str) -> String {
+    pub(super) fn name(&self, round: u64, lane: &str) -> String {
         let shard = self.shard.filter(|_| lane != LEASE_WORD).map(|shard| format!("{shard}.")).unwrap_or_default();
         format!("keyferry:{}:{}:{round}:{shard}{lane}", self.job, self.token())
     }
@@ -175,7 +176,7 @@ pub async fn other_runs(server: &Locator, conn: &mut Conn, id: &Identity) -> Res
     }))
 }
 
-async fn set_name(server: &Locator, conn: &mut Conn, id: &Identity, name: &str) -> Result<(), Error> {
+pub(super) async fn set_name(server: &Locator, conn: &mut Conn, id: &Identity, name: &str) -> Result<(), Error> {
     match conn.call(&[&b"CLIENT"[..], b"SETNAME", name.as_bytes()]).await? {
         Reply::Error(words) => refused(server, id, words),
         _ => Ok(()),
@@ -191,7 +192,7 @@ async fn list(server: &Locator, conn: &mut Conn, id: &Identity) -> Result<Option
 }
 
 /// Kills every connection of other runs of the job, and this run's of rounds before `round` that this one replaces.
-async fn kill(server: &Locator, conn: &mut Conn, id: &Identity, round: u64) -> Result<(), Error> {
+pub(super) async fn kill(server: &Locator, conn: &mut Conn, id: &Identity, round: u64) -> Result<(), Error> {
     let Some(list) = list(server, conn, id).await? else { return Ok(()) };
     for old in former(&list, id, round) {
         match conn.call(&[&b"CLIENT"[..], b"KILL", b"ID", old.as_bytes()]).await? {

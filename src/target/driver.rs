@@ -31,13 +31,13 @@ use crate::status::{Shard, Status};
 const QUEUED_BYTES_MAX: usize = 8 << 20;
 
 /// How often an idle lane writes its record.
-const RECORD_INTERVAL: Duration = Duration::from_secs(1);
+pub(super) const RECORD_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A target that owes answers and sends nothing for so long is taken for gone.
-const SILENCE_MAX: Duration = Duration::from_secs(60);
+pub(super) const SILENCE_MAX: Duration = Duration::from_secs(60);
 
 /// After so long the status line says that the target doesn't answer.
-const SILENCE_NOTED: Duration = Duration::from_secs(2);
+pub(super) const SILENCE_NOTED: Duration = Duration::from_secs(2);
 
 /// What to do with a command that the target refuses for good.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,7 +50,6 @@ pub enum OnFault {
 
 /// What the driver needs besides the machine.
 pub struct Plan {
-    pub server: Locator,
     pub identity: Identity,
     pub on_fault: OnFault,
     pub retry_for: Option<Duration>,
@@ -70,6 +69,36 @@ pub struct Plan {
     pub progress: Box<dyn Progress + Send>,
 }
 
+impl Plan {
+    /// Does with commands that were refused for good what is wanted. Returns whether what refused them may go on now, and
+    /// the commands whose keys are to be copied again, each with its target database.
+    ///
+    /// # Errors
+    /// The fault itself, where that ends the job.
+    pub(super) fn take_faults(&self, at: &str, faults: &[Fault]) -> Result<(bool, Vec<(u32, Vec<u8>)>), Error> {
+        let mut goes_on = false;
+        for fault in faults {
+            self.status.error("refused for good");
+            // A refused transaction that doesn't say which command was wrong can't be sent without it.
+            if self.on_fault == OnFault::Stop || fault.what.command == "EXEC" {
+                return Err(Error::Fault(Box::new(fault.clone())));
+            }
+            let recopied = self.on_fault == OnFault::Recopy && !fault.suspects.is_empty();
+            self.status.commands_skipped.add(u64::from(!recopied));
+            if let Some(head) = &fault.copied {
+                self.progress.not_copied(fault.what.db, head);
+            }
+            tracing::warn!(
+                offset = %fault.what.offset, at, db = fault.what.db, command = fault.what.command, recopied,
+                key = escape_key(&fault.what.key), error = fault.words, "left out: the target refuses it for good"
+            );
+            goes_on |= !fault.applied && !recopied;
+        }
+        let recopy = faults.iter().filter(|_| self.on_fault == OnFault::Recopy);
+        Ok((goes_on, recopy.flat_map(|fault| fault.suspects.clone()).collect()))
+    }
+}
+
 /// Hears how far the lanes are.
 pub trait Progress {
     /// Every lane has applied everything up to `offset`.
@@ -80,6 +109,8 @@ pub trait Progress {
     fn keys_written(&self, db: u32, command: &[u8]) -> Vec<(u32, Vec<u8>)>;
     /// A copied value of a target database was left out; `head` is how its RDB form begins, empty where it is no key.
     fn not_copied(&self, db: u32, head: &[u8]);
+    /// These servers, by their run ids, have what the records of a cluster say.
+    fn servers(&self, run_ids: Vec<String>);
     /// The target has fallen back: the router is to start again. False if it can't.
     fn rewind(&self, offset: ReplOffset, epoch: u64, standing: Standing) -> bool;
 }
@@ -99,6 +130,7 @@ enum Exit {
 
 pub struct Driver {
     plan: Plan,
+    server: Locator,
     machine: Standalone,
     batches: mpsc::Receiver<Batch>,
     ended: bool,
@@ -115,10 +147,11 @@ pub struct Driver {
 }
 
 impl Driver {
-    pub fn new(plan: Plan, machine: Standalone, batches: mpsc::Receiver<Batch>) -> Self {
+    pub fn new(plan: Plan, server: Locator, machine: Standalone, batches: mpsc::Receiver<Batch>) -> Self {
         let tokens = Tokens::new(plan.rate);
         Driver {
             plan,
+            server,
             machine,
             batches,
             ended: false,
@@ -184,7 +217,7 @@ impl Driver {
     /// Connects all lanes and reads the records; on the first time writes them instead.
     async fn open(&mut self, first: bool) -> Result<(), Error> {
         let lanes = self.machine.lanes();
-        let mut found = connect::connect(&self.plan.server, &self.plan.identity, lanes).await?;
+        let mut found = connect::connect(&self.server, &self.plan.identity, lanes).await?;
         if first {
             let conn = found.conns.first_mut().ok_or_else(|| self.out_of_step())?;
             self.write_first_records(conn).await?;
@@ -238,7 +271,7 @@ impl Driver {
         if self.plan.progress.rewind(offset, epoch, standing) {
             return Ok(());
         }
-        Err(Error::FellBack { address: self.plan.server.to_string(), offset })
+        Err(Error::FellBack { address: self.server.to_string(), offset })
     }
 
     async fn serve(&mut self) -> Result<Exit, Error> {
@@ -422,7 +455,7 @@ impl Driver {
             }
             Event::Elsewhere { words } => {
                 status.error(words.split(' ').next().unwrap_or_default());
-                return Ok(Some(Exit::Broken(Error::Elsewhere { address: self.plan.server.to_string(), words })));
+                return Ok(Some(Exit::Broken(Error::Elsewhere { address: self.server.to_string(), words })));
             }
             Event::LostKeys { commands, lost } => {
                 status.commands_applied.add(commands);
@@ -442,27 +475,10 @@ impl Driver {
     }
 
     fn take_faults(&mut self, lane: LaneId, faults: Vec<Fault>) -> Result<Option<Exit>, Error> {
-        for fault in &faults {
-            self.plan.status.error("refused for good");
-            // A refused transaction that doesn't say which command was wrong can't be sent without it.
-            if self.plan.on_fault == OnFault::Stop || fault.what.command == "EXEC" {
-                return Err(Error::Fault(Box::new(fault.clone())));
-            }
-            let recopied = self.plan.on_fault == OnFault::Recopy && !fault.suspects.is_empty();
-            self.plan.status.commands_skipped.add(u64::from(!recopied));
-            if let Some(head) = &fault.copied {
-                self.plan.progress.not_copied(fault.what.db, head);
-            }
-            tracing::warn!(
-                offset = %fault.what.offset, lane, db = fault.what.db, command = fault.what.command, recopied,
-                key = escape_key(&fault.what.key), error = fault.words, "left out: the target refuses it for good"
-            );
-            if !fault.applied && !recopied {
-                self.machine.unpause(lane);
-            }
-        }
-        if self.plan.on_fault == OnFault::Recopy {
-            self.suspects.extend(faults.into_iter().flat_map(|fault| fault.suspects));
+        let (goes_on, suspects) = self.plan.take_faults(&format!("lane {lane}"), &faults)?;
+        self.suspects.extend(suspects);
+        if goes_on {
+            self.machine.unpause(lane);
         }
         Ok(None)
     }
@@ -472,7 +488,7 @@ impl Driver {
         let commands = commands.iter();
         let keys: BTreeSet<(u32, Vec<u8>)> =
             commands.flat_map(|(db, raw)| self.plan.progress.keys_written(*db, raw)).collect();
-        let mut conn = connect::side(&self.plan.server, &self.plan.identity).await?;
+        let mut conn = connect::side(&self.server, &self.plan.identity).await?;
         for (db, key) in keys {
             // Which lane's hash holds it doesn't matter: all are read.
             let hash = guard::hash_key(&self.plan.identity.records(), 0);
@@ -490,7 +506,7 @@ impl Driver {
         }
         let written = async {
             self.note_suspects(&fault.suspects).await?;
-            let mut conn = connect::side(&self.plan.server, &self.plan.identity).await?;
+            let mut conn = connect::side(&self.server, &self.plan.identity).await?;
             let key = record::stopped_key(&self.plan.identity.records());
             conn.ask(&[&b"SET"[..], &key, error.to_string().as_bytes()]).await?;
             failpoint!("stopped-noted");
@@ -504,7 +520,7 @@ impl Driver {
 
     /// Does what plain commands can't, on a connection of its own.
     async fn perform(&mut self, task: &Task) -> Result<(), Error> {
-        let mut conn = connect::side(&self.plan.server, &self.plan.identity).await?;
+        let mut conn = connect::side(&self.server, &self.plan.identity).await?;
         let in_scope = &self.plan.in_scope;
         let info = Info::parse(conn.ask(&[&b"INFO"[..], b"keyspace"]).await?.bytes().unwrap_or_default());
         let filled: Vec<u32> = info.keyspace().into_iter().map(|(db, _)| db).collect();
@@ -571,7 +587,7 @@ impl Driver {
             }
         }
         (longest > SILENCE_MAX)
-            .then(|| Error::Silent { address: self.plan.server.to_string(), seconds: SILENCE_MAX.as_secs() })
+            .then(|| Error::Silent { address: self.server.to_string(), seconds: SILENCE_MAX.as_secs() })
     }
 
     /// Where the status line has the reasons to wait for the target.
@@ -580,11 +596,11 @@ impl Driver {
     }
 
     fn out_of_step(&self) -> Error {
-        Error::OutOfStep { address: self.plan.server.to_string() }
+        Error::OutOfStep { address: self.server.to_string() }
     }
 
     fn lost(&self, lost: Lost) -> Error {
-        Error::Lost { address: self.plan.server.to_string(), lost }
+        Error::Lost { address: self.server.to_string(), lost }
     }
 }
 

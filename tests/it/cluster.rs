@@ -64,7 +64,6 @@ impl Cluster {
     }
 
     /// All nodes as seeds.
-    #[allow(dead_code, reason = "until there are jobs to clusters")]
     pub fn url(&self) -> String {
         let hosts: Vec<String> = self.nodes.iter().map(|node| format!("127.0.0.1:{}", node.port)).collect();
         format!("redis://{}", hosts.join(","))

@@ -14,6 +14,7 @@ mod tls;
 mod tool;
 mod wait;
 
+mod cluster_sync;
 mod cluster_target;
 mod copy;
 mod ends;

@@ -204,7 +204,11 @@ impl Cluster {
     pub fn new(job_name: &str, job: JobState, feeds: Slots, lanes: usize) -> Self {
         let mut slots = vec![State::NEW; usize::from(SLOTS)];
         let others = Slot::all().filter(|slot| !feeds.contains(*slot));
-        others.for_each(|slot| if let Some(state) = slots.get_mut(slot.index()) { state.stage = Stage::Resting });
+        others.for_each(|slot| {
+            if let Some(state) = slots.get_mut(slot.index()) {
+                state.stage = Stage::Resting
+            }
+        });
         Cluster {
             history: job.replid.as_ref().and_then(History::of),
             names: record::Names::new(job_name, job.shard),
@@ -529,14 +533,8 @@ impl Cluster {
     /// What says on every primary that a copy has begun, and what kind of job it is.
     pub fn first_floor(&self) -> record::Floor {
         let (job, offset) = (self.job.clone(), ReplOffset(0));
-        let record = super::record::Record {
-            job,
-            phase: Phase::Copying,
-            offset,
-            stream_db: 0,
-            pieces: 0,
-            time_ms: self.now_ms,
-        };
+        let record =
+            super::record::Record { job, phase: Phase::Copying, offset, stream_db: 0, pieces: 0, time_ms: self.now_ms };
         record::Floor { record, slots: Slots::default() }
     }
 

@@ -5,8 +5,8 @@ mod joint;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::copy::{Answer, CopyLane, Value};
 use super::answers::{OutOfStep, Outcome};
+use super::copy::{Answer, CopyLane, Value};
 use super::flight::{Flight, Flush};
 use super::parts::{Described, Holder, Located, Parts};
 use super::record::{JobState, Phase, Record};
@@ -398,7 +398,8 @@ impl Standalone {
                 self.flush_refused(flight, words, Some(at))
             }
             Outcome::AppliedBut(errors) => {
-                let faults = errors.into_iter().map(|(at, words)| flush_fault(&flight, at, words, true)).collect::<Vec<_>>();
+                let faults =
+                    errors.into_iter().map(|(at, words)| flush_fault(&flight, at, words, true)).collect::<Vec<_>>();
                 self.flush_applied(flight.flush);
                 Event::Faults(faults)
             }

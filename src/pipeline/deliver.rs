@@ -1,7 +1,7 @@
 //! The target's side of a session: what takes the batches, and what watches over how safe they are there.
 
-use std::sync::{Arc, Mutex, PoisonError};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
@@ -13,15 +13,15 @@ use super::prepare::{Plan, SourcesOf};
 use super::shard::ShardPlan;
 use crate::commands::{self, SmallKeys};
 use crate::config::words::OnError;
-use crate::delivery::{Cluster, Standalone};
 use crate::delivery::guard::Standing;
 use crate::delivery::record::{self, JobState};
 use crate::delivery::unit::{Batch, Task};
+use crate::delivery::{Cluster, Standalone};
 use crate::offset::ReplOffset;
 use crate::resp::command::{Parsed, Parser};
+use crate::slot::Slots;
 use crate::source::Ack;
 use crate::status::{Phase, Shard, Status};
-use crate::slot::Slots;
 use crate::target::checkpoint::{Following, Places};
 use crate::target::driver::{self, Driver, OnFault};
 use crate::target::nodes::Target;

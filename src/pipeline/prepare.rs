@@ -328,7 +328,8 @@ async fn take_up_stopped(target: &Target, id: &Identity, job: &Job, checkpoint: 
         }
         // What it wrote stays as it is.
         OnError::Skip => {
-            let suspects: BTreeSet<_> = following.guards.keys.extract_if(|_, at| at.0 == 0).map(|(key, _)| key).collect();
+            let suspects: BTreeSet<_> =
+                following.guards.keys.extract_if(|_, at| at.0 == 0).map(|(key, _)| key).collect();
             if target.is_cluster() {
                 cluster::records::trust(target, id, &suspects).await?;
             } else {

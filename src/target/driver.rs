@@ -425,11 +425,12 @@ impl Driver {
         let buf = std::mem::take(&mut self.read_buf);
         let Some(wire) = self.lanes.get_mut(lane) else { return Ok(None) };
         let mut reader = std::mem::take(&mut wire.reader);
-        let said = reader.each(buf.get(..read).unwrap_or_default(), |scanned| match self.machine.answer(lane, scanned) {
-            Ok(None) => None,
-            Ok(Some(event)) => self.take_event(lane, event).transpose(),
-            Err(_) => Some(Ok(Exit::Broken(self.out_of_step()))),
-        });
+        let said =
+            reader.each(buf.get(..read).unwrap_or_default(), |scanned| match self.machine.answer(lane, scanned) {
+                Ok(None) => None,
+                Ok(Some(event)) => self.take_event(lane, event).transpose(),
+                Err(_) => Some(Ok(Exit::Broken(self.out_of_step()))),
+            });
         self.read_buf = buf;
         if let Some(wire) = self.lanes.get_mut(lane) {
             wire.reader = reader;

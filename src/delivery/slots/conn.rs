@@ -175,9 +175,8 @@ impl Cluster {
         if state.sent == 0 && rule!(self, record_read_back) {
             // The router started again: what was applied meanwhile is here twice.
             let applied = state.applied;
-            let done = |unit: super::queue::Waiting<'_>| {
-                !unit.piece && unit.last().is_some_and(|last| last.offset <= applied)
-            };
+            let done =
+                |unit: super::queue::Waiting<'_>| !unit.piece && unit.last().is_some_and(|last| last.offset <= applied);
             while self.queue.iter(state.list).next().is_some_and(done) {
                 self.queue.pop(&mut state.list);
             }
@@ -270,7 +269,14 @@ impl Cluster {
     }
 
     /// Appends the floor of a server that stands in `slot`.
-    pub(super) fn put_floor(&mut self, conn: ConnId, (slot, arrivals): (u16, u64), offset: ReplOffset, text: &str, out: &mut Vec<u8>) {
+    pub(super) fn put_floor(
+        &mut self,
+        conn: ConnId,
+        (slot, arrivals): (u16, u64),
+        offset: ReplOffset,
+        text: &str,
+        out: &mut Vec<u8>,
+    ) {
         if let Some(c) = self.conns.get_mut(conn) {
             self.names.set_floor(slot, text.as_bytes(), out);
             c.push(Flight::Floor(offset, arrivals));
@@ -321,9 +327,8 @@ impl Cluster {
             }
             Outcome::AppliedBut(errors) => {
                 let parts = self.parts(slot, units);
-                let faults = errors.into_iter().map(|(at, words)| {
-                    fault(&parts, (at, 0), transaction.mark.0, words, true)
-                });
+                let faults =
+                    errors.into_iter().map(|(at, words)| fault(&parts, (at, 0), transaction.mark.0, words, true));
                 Event::Faults { slot: None, faults: faults.collect() }
             }
             Outcome::Refused { words, at } => return self.transaction_refused(conn, transaction, words, at),
@@ -362,7 +367,13 @@ impl Cluster {
         self.reach();
     }
 
-    fn transaction_refused(&mut self, conn: ConnId, transaction: &Transaction, words: String, at: Option<usize>) -> Event {
+    fn transaction_refused(
+        &mut self,
+        conn: ConnId,
+        transaction: &Transaction,
+        words: String,
+        at: Option<usize>,
+    ) -> Event {
         let slot = usize::from(transaction.slot);
         let parts = self.parts(slot, transaction.units as usize);
         let (Some(c), Some(state)) = (self.conns.get_mut(conn), self.slots.get_mut(slot)) else {

@@ -166,10 +166,7 @@ impl Floor {
             let words = text.split(' ').filter_map(|word| word.split_once('='));
             words.filter(|(n, _)| *n == name).map(|(_, value)| value).next().ok_or(record::Error::Field(name))
         };
-        Ok(Floor {
-            slots: field("slots")?.parse().map_err(|_| record::Error::Field("slots"))?,
-            record,
-        })
+        Ok(Floor { slots: field("slots")?.parse().map_err(|_| record::Error::Field("slots"))?, record })
     }
 }
 
@@ -200,7 +197,8 @@ mod tests {
 
     #[test]
     fn floor_round_trips() {
-        let job = JobState { shard: 2, replid: ReplId::parse(&[b'a'; 40]), generation: 2, lanes: 0, late_ms: 1, scope: 7 };
+        let job =
+            JobState { shard: 2, replid: ReplId::parse(&[b'a'; 40]), generation: 2, lanes: 0, late_ms: 1, scope: 7 };
         let (phase, offset) = (Phase::Following, ReplOffset(99));
         let record = Record { job, phase, offset, stream_db: 1, pieces: 0, time_ms: 5 };
         let slots: Slots = "0-5,9".parse().unwrap_or_default();

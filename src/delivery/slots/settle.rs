@@ -144,16 +144,8 @@ impl Cluster {
             Some(_) => Arrival::Lossy,
         };
         let position = position(&record, self.floor_of(found, all, slot));
-        let mut settled = Settled {
-            slot,
-            node: found.node,
-            record,
-            arrival,
-            position,
-            unseen: 0,
-            fell_back: false,
-            ahead: false,
-        };
+        let mut settled =
+            Settled { slot, node: found.node, record, arrival, position, unseen: 0, fell_back: false, ahead: false };
         let Some(at) = position else {
             // Copied values have no records: another server may lack what its predecessor acknowledged.
             let lost = arrival == Arrival::Lossy && rule!(self, copy_is_lost) || record.pieces < state.pieces;

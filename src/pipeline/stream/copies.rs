@@ -22,7 +22,11 @@ impl Stream<'_> {
     pub(super) fn drop_guards(&mut self) {
         let copy_keys = &self.parts.copy_keys;
         let pending = self.in_transaction || !self.trusted;
-        if !self.guards_stored || self.parts.router.is_by_slot() || pending || self.parts.feed.recorded() < copy_keys.until() {
+        if !self.guards_stored
+            || self.parts.router.is_by_slot()
+            || pending
+            || self.parts.feed.recorded() < copy_keys.until()
+        {
             return;
         }
         failpoint!("guards-dropped");

@@ -271,9 +271,7 @@ pub async fn note_suspects(target: &Target, id: &Identity, keys: &BTreeSet<(u32,
 /// # Errors
 /// As for [`note_suspects`].
 pub async fn trust(target: &Target, id: &Identity, keys: &BTreeSet<(u32, Vec<u8>)>) -> Result<(), Error> {
-    let del = |db: u32, key: &[u8]| {
-        vec![b"HDEL".to_vec(), guards_key(&id.job, Slot::of(key)), guard::field(db, key)]
-    };
+    let del = |db: u32, key: &[u8]| vec![b"HDEL".to_vec(), guards_key(&id.job, Slot::of(key)), guard::field(db, key)];
     each_key(target, id, keys, del).await
 }
 

@@ -17,12 +17,27 @@ pub const JOB: &str = "j";
 #[derive(Debug, Clone)]
 enum Change {
     /// A transaction, or a bare command.
-    Ran { db: u32, commands: Vec<(Args, Option<String>)> },
-    Put { db: u32, key: Vec<u8>, value: Value },
-    Drop { db: u32, key: Vec<u8> },
+    Ran {
+        db: u32,
+        commands: Vec<(Args, Option<String>)>,
+    },
+    Put {
+        db: u32,
+        key: Vec<u8>,
+        value: Value,
+    },
+    Drop {
+        db: u32,
+        key: Vec<u8>,
+    },
     /// The whole slot has come from another node, with what ran there.
-    Came { ran: BTreeMap<Tag, u32>, failed: BTreeSet<Tag> },
-    Went { slot: Slot },
+    Came {
+        ran: BTreeMap<Tag, u32>,
+        failed: BTreeSet<Tag>,
+    },
+    Went {
+        slot: Slot,
+    },
 }
 
 #[derive(Debug)]
@@ -97,7 +112,9 @@ impl Nodes {
     pub fn users(&self) -> BTreeMap<(u32, Vec<u8>), Value> {
         let of_node = |(n, node): (usize, &Node)| {
             let users = node.data.users().into_iter();
-            users.filter(|((_, key), _)| key != FUNCTION && self.owner.get(&Slot::of(key)) == Some(&n)).collect::<Vec<_>>()
+            users
+                .filter(|((_, key), _)| key != FUNCTION && self.owner.get(&Slot::of(key)) == Some(&n))
+                .collect::<Vec<_>>()
         };
         self.nodes.iter().enumerate().flat_map(of_node).collect()
     }
@@ -179,7 +196,9 @@ impl Nodes {
         // Whoever doesn't own a slot forgets its keys.
         let importing = self.motion.filter(|m| m.to == node).map(|m| m.slot);
         let owner = self.owner.clone();
-        let keeps = |key: &[u8]| key == FUNCTION || owner.get(&Slot::of(key)) == Some(&node) || importing == Some(Slot::of(key));
+        let keeps = |key: &[u8]| {
+            key == FUNCTION || owner.get(&Slot::of(key)) == Some(&node) || importing == Some(Slot::of(key))
+        };
         self.nodes[node].data.keys.retain(|(_, key), _| keeps(key));
         torn
     }

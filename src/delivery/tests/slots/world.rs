@@ -178,7 +178,10 @@ impl World {
         for slot in feeds().iter() {
             for part in self.source.parts(slot).filter(|p| p.offset <= applied) {
                 if self.nodes.ran(slot, &part.first_tag()) == 0 && !self.nodes.removed.contains(&part.name) {
-                    return Err(format!("applied() is {applied}, but {} is missing", String::from_utf8_lossy(&part.name)));
+                    return Err(format!(
+                        "applied() is {applied}, but {} is missing",
+                        String::from_utf8_lossy(&part.name)
+                    ));
                 }
             }
         }
@@ -353,7 +356,6 @@ impl World {
             self.owner.write_first_records(&mut self.nodes);
         }
         let found = self.found();
-        if std::env::var("KFDBG").is_ok() { println!("settle {:?}", found.iter().filter(|f| !f.records.is_empty()).collect::<Vec<_>>()); }
         match self.owner.machine.settle(&found) {
             Ok(Reread::Continue) => {}
             Ok(Reread::Rewind { offset, epoch, .. }) if self.lost => self.owner.rewind(&self.source, offset, epoch),
@@ -376,9 +378,8 @@ impl World {
             let wanted = owned.iter().copied().filter(|slot| self.owner.machine.wants(*slot, *id));
             let records = wanted.map(|slot| (slot, self.nodes.record(node, slot)));
             // A record that is on its way is answered by ASK.
-            let records = records.filter(|(slot, record)| {
-                record.is_some() || motion.is_none_or(|m| m.slot != *slot || m.from != node)
-            });
+            let records = records
+                .filter(|(slot, record)| record.is_some() || motion.is_none_or(|m| m.slot != *slot || m.from != node));
             let moving: Slots = motion.iter().filter(|m| m.from == node || m.to == node).map(|m| m.slot).collect();
             let (records, floors) = (records.collect(), self.nodes.floors(node));
             Some(Found { node: *id, records, floors, moving, owned: owned.into_iter().collect() })
@@ -437,7 +438,11 @@ impl World {
             let found = Found { floors: self.nodes.floors(node), ..Found::default() };
             let floor = match self.rules.floor_names_slots {
                 true => found.floor(slot, self.generation, 0),
-                false => found.floors.iter().map(|f| Position { offset: f.record.offset, stream_db: f.record.stream_db }).max(),
+                false => found
+                    .floors
+                    .iter()
+                    .map(|f| Position { offset: f.record.offset, stream_db: f.record.stream_db })
+                    .max(),
             };
             position(&record, floor).map(|position| (slot, position))
         };

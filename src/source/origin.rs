@@ -60,6 +60,10 @@ impl Origin {
         &self.primary
     }
 
+    pub fn prefers_replica(&self) -> bool {
+        self.prefer_replica
+    }
+
     pub fn in_cluster(&self) -> bool {
         self.cluster.is_some()
     }
@@ -114,6 +118,16 @@ impl Origin {
 
     fn side_of(&self, locator: Locator) -> Side {
         if self.in_cluster() { Side::of_cluster(locator) } else { Side::new(locator) }
+    }
+
+    /// Returns when the primary is known to be another server than the one that is read.
+    ///
+    /// Cancel-safe.
+    pub async fn moved(&self) {
+        match self.read.locate().await {
+            Ok(read) => self.primary.told_elsewhere(&read.address).await,
+            Err(_) => std::future::pending().await,
+        }
     }
 
     /// Returns when `joined`, read as the primary, is known not to be it any more.

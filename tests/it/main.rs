@@ -26,5 +26,6 @@ mod owner;
 mod resume;
 mod rules;
 mod settle;
+mod shards;
 mod topology;
 mod torture;

@@ -84,7 +84,12 @@ impl Origin {
         };
         let chosen = match replica {
             Some(server) => Chosen { server, replica: true },
-            None => Chosen { server: primary, replica: false },
+            None => {
+                if self.prefer_replica {
+                    tracing::warn!(source = %primary.address, "no replica that can be read: the primary is read");
+                }
+                Chosen { server: primary, replica: false }
+            }
         };
         self.read.tell(chosen.server.address.clone());
         Ok(chosen)

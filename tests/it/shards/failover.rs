@@ -115,6 +115,7 @@ fn primary_that_stops_answering_is_left_when_its_replica_takes_over() {
     load.until_sent(3000, MINUTE);
     load.stop();
     until_same(&a, &b, MINUTE, "after the old primary is back", &Rules::following(&a.nodes[1]));
-    assert_eq!(full_syncs(&a.nodes[3]), had + 1, "the old primary alone may need a full sync");
+    // The old primary may need one, and nobody else.
+    assert!(full_syncs(&a.nodes[3]) <= had + 1, "full syncs of the promoted node");
     tool.stop();
 }

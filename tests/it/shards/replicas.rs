@@ -35,6 +35,9 @@ fn shards_are_read_from_their_replicas_and_the_next_when_one_is_gone() {
 fn standalone_server_is_read_from_its_replica() {
     let (a, replica, b) = (Server::start("redis-7.0"), Server::start("redis-7.0"), Server::start("redis-7.0"));
     replicate_natively(&a, &replica);
+    until(HALF_MINUTE, "a replica that its primary calls online", || {
+        a.client().info("replication").get("slave0").is_some_and(|line| line.contains("state=online"))
+    });
     let load = Workload::start(&a, fastrand::u64(..), 3000, Mix::of(&a));
     let had = full_syncs(&a);
     let mut tool = Tool::sync(&a, &b, &["--prefer-replica", "--job", "j", "--progress", "log"]);

@@ -16,6 +16,8 @@ pub const SLOTS: u16 = 16384;
 pub struct Slot(u16);
 
 impl Slot {
+    pub const FIRST: Slot = Slot(0);
+
     /// The slot of `key`: CRC16 of its hash tag where it has one, else of the whole key.
     ///
     /// The tag is what stands between the first `{` and the first `}` after it, if that is not empty.

@@ -1,6 +1,7 @@
 //! A cluster that is looked at again and again, so that failovers and nodes that come and go are known.
 
 use std::collections::{BTreeMap, HashMap};
+use std::fmt;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -82,6 +83,13 @@ struct Looks {
     wanted: Notify,
 }
 
+impl fmt::Display for Cluster {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let shown: Vec<String> = self.0.seeds.iter().map(HostPort::to_string).collect();
+        f.write_str(&shown.join(","))
+    }
+}
+
 impl Cluster {
     /// The cluster of these nodes, which differ from `server` only in their address.
     pub fn new(server: Server, seeds: &[HostPort], reachable: BTreeMap<HostPort, HostPort>) -> Self {
@@ -104,6 +112,20 @@ impl Cluster {
 
     pub fn reachable(&self) -> &BTreeMap<HostPort, HostPort> {
         &self.0.reachable
+    }
+
+    /// What was seen last; `None` before the first look.
+    pub fn seen(&self) -> Option<Arc<Topology>> {
+        lock(&self.0.seen).clone()
+    }
+
+    /// Asks the node behind a connection that was made to `address` what it sees itself.
+    ///
+    /// # Errors
+    /// When the connection fails, or the answer can't be read.
+    pub async fn view_of(&self, conn: &mut Conn, address: &HostPort) -> Result<Topology, Error> {
+        let tls = self.0.server.tls.is_some();
+        Ok(topology::ask(conn, &View { asked: address, tls, address_map: &self.0.reachable }).await?)
     }
 
     /// Looks at the cluster every second, and at once when [`Cluster::look_again`] asks for it; never returns.
@@ -180,13 +202,14 @@ impl Cluster {
     async fn view(&self, address: HostPort) -> Result<Topology, Error> {
         let kept = lock(&self.0.conns).remove(&address);
         let ask = async {
-            let mut conn = match kept {
-                Some(conn) => conn,
-                None => self.server(address.clone()).connect().await?,
-            };
-            let tls = self.0.server.tls.is_some();
-            let view = View { asked: &address, tls, address_map: &self.0.reachable };
-            let topology = topology::ask(&mut conn, &view).await?;
+            if let Some(mut conn) = kept
+                && let Ok(topology) = self.view_of(&mut conn, &address).await
+            {
+                return Ok((conn, topology));
+            }
+            // One that was kept may have been ended since.
+            let mut conn = self.server(address.clone()).connect().await?;
+            let topology = self.view_of(&mut conn, &address).await?;
             Ok((conn, topology))
         };
         match timeout(VIEW_MAX, ask).await {

@@ -84,7 +84,7 @@ impl Error {
             // A snapshot is damaged on the way or at its source; another one may not be.
             Error::SnapshotCut { .. } => true,
             Error::Copy(error) => error.is_passing(),
-            Error::Target(AskError::Net(error)) => error.is_passing(),
+            Error::Target(AskError::Target(error)) => error.is_passing(),
             Error::Target(AskError::Ended) => true,
             Error::Journal(_)
             | Error::Snapshot(_)
@@ -115,6 +115,8 @@ impl Error {
                 format!("copy whole databases, or leave it out with --not-command {}", command.to_ascii_lowercase())
             }
             Error::Value { .. } => "leave it out with --not-key, or --on-error skip".into(),
+            Error::Copy(CopyError::Net(error)) => return error.hint(),
+            Error::Target(AskError::Target(error)) => return error.hint(),
             Error::Snapshot(_) => "check the source's memory and the network, then copy again".into(),
             _ => return None,
         })

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
+use super::Error;
 use super::decode;
 use super::feed::{Feed, Rewind};
 use super::key_hash;
@@ -38,6 +39,9 @@ pub struct Delivery {
 impl Delivery {
     /// Starts what delivers the batches of `queue`, from the records in `following` on where there are any; else the copy
     /// begins, behind `empty_first`.
+    ///
+    /// # Errors
+    /// When there is no delivery to such a target.
     pub fn start(
         plan: &Plan,
         shard: &ShardPlan,
@@ -45,7 +49,7 @@ impl Delivery {
         empty_first: Option<Task>,
         progress: Progress,
         queue: mpsc::Receiver<Batch>,
-    ) -> Self {
+    ) -> Result<Self, Error> {
         let (progress, records) = (Arc::new(progress), shard.records());
         let mut machine = match following {
             None => Standalone::new(&records, job.clone()),
@@ -53,7 +57,7 @@ impl Delivery {
         };
         machine.set_careful(!plan.caps.valkey && plan.caps.version < SURE_MULTI);
         let driver_plan = driver::Plan {
-            server: plan.target.clone(),
+            server: plan.target.standalone()?.clone(),
             identity: shard.identity.clone(),
             on_fault: match plan.job.on_error {
                 OnError::Stop => OnFault::Stop,
@@ -71,11 +75,11 @@ impl Delivery {
             progress: Box::new(Arc::clone(&progress)),
         };
         let mut driver = Driver::new(driver_plan, machine, queue);
-        let server = plan.target.clone();
-        Delivery {
+        let target = plan.target.clone();
+        Ok(Delivery {
             driver: tokio::spawn(async move { driver.run().await }),
-            replicas: tokio::spawn(async move { replicas::watch(&server, &*progress).await }),
-        }
+            replicas: tokio::spawn(async move { replicas::watch(&target, &*progress).await }),
+        })
     }
 }
 
@@ -143,6 +147,11 @@ impl replicas::Watcher for Progress {
     fn recorded(&self) -> Option<ReplOffset> {
         let offset = self.feed.recorded();
         self.applied.borrow().is_some().then_some(offset)
+    }
+
+    fn has_records_of(&self, _run_id: &str) -> bool {
+        // There is one server, and who takes over there is found by the lanes.
+        true
     }
 
     fn covered(&self, offset: ReplOffset, replicas: usize) {

@@ -65,6 +65,9 @@ pub enum Error {
     StoppedBefore { job: String, words: String },
     #[error("the target holds no records of job {job}")]
     NoSuchJob { job: String },
+    /// An earlier `finish` had done all but removing the last records.
+    #[error("job {job} was ended before")]
+    JobEnded { job: String },
     #[error("stopped before the job was finished")]
     FinishStopped,
     #[error("stopped at once by a second signal: what was received last may not be applied")]
@@ -109,6 +112,7 @@ impl Error {
             | Error::Target(_)
             | Error::Decode(_)
             | Error::NoSuchJob { .. }
+            | Error::JobEnded { .. }
             | Error::Interrupted
             | Error::Lost(_)
             | Error::Runtime(_) => Severity::Failed,
@@ -135,7 +139,7 @@ impl Error {
                     .into(),
             ),
             Error::NoSuchJob { .. } => Some("take the same source, target and --job that sync was started with".into()),
-            Error::Interrupted | Error::Lost(_) | Error::Runtime(_) => None,
+            Error::JobEnded { .. } | Error::Interrupted | Error::Lost(_) | Error::Runtime(_) => None,
             Error::FinishStopped => Some("the same command goes on from here, and so does sync".into()),
             Error::NotDrained { .. } => Some("look at the target, then start again".into()),
         }
@@ -196,7 +200,11 @@ async fn finish_job(mut job: Job, scope: Scope, status: Arc<Status>, source_gone
         }
         // Whatever else the job was started with: an end of it never empties anything.
         (job.restart, job.flush_target) = (false, false);
-        let prepared = prepare::prepare(job, scope, Arc::clone(&status), false, &mut owned).await?;
+        let prepared = prepare::prepare(job, scope, Arc::clone(&status), false, &mut owned).await;
+        if matches!(prepared, Err(Error::JobEnded { .. })) {
+            return Ok(status.summary(Ending::Finished));
+        }
+        let prepared = prepared?;
         let plan = Arc::clone(&prepared.plan);
         let end = run_shards(prepared, Until::AllCaughtUp, signals.clone()).await?;
         if end == Ending::Complete {

@@ -19,6 +19,7 @@ use crate::delivery::{guard, record};
 use crate::filter::Scope;
 use crate::journal::{self, Spool};
 use crate::net::backoff::Backoff;
+use crate::net::cluster::Cluster;
 use crate::net::conn::Server;
 use crate::net::endpoint::HostPort;
 use crate::net::info::Info;
@@ -29,8 +30,9 @@ use crate::source;
 use crate::status::Status;
 use crate::target::checkpoint::{self, Checkpoint};
 use crate::target::connect::{self, Identity};
+use crate::target::nodes::Target;
 use crate::target::owner::Owner;
-use crate::target::{self, InScope, preflight, scan};
+use crate::target::{self, InScope, forget, preflight, scan};
 
 /// Connections per target: on two cores four lanes of growing flushes reach what bare pipelining does.
 const LANES_DEFAULT: usize = 4;
@@ -40,7 +42,7 @@ pub struct Plan {
     pub job: Job,
     pub scope: Arc<Scope>,
     pub status: Arc<Status>,
-    pub target: Locator,
+    pub target: Target,
     pub identity: Identity,
     /// The job is this run's for as long as this says.
     pub owner: Arc<Owner>,
@@ -79,9 +81,9 @@ pub async fn prepare(
     may_be_new: bool,
     owned: &mut Option<Arc<Owner>>,
 ) -> Result<Prepared, Error> {
-    let target = locator(Side::Target, &job.target)?;
     let scope = Arc::new(scope);
     let sources = sources::find(&job, &status).await?;
+    let target = find_target(&job, &status).await?;
     let found = ask_target(&target, &status, &job).await?;
     let lanes = job.lanes.map_or(LANES_DEFAULT, usize::from);
     for primary in &sources.primaries {
@@ -99,6 +101,7 @@ pub async fn prepare(
     // From here on no former connection of the job can write: what its records say stays true.
     let owner = Arc::new(own(&target, &identity, &status, &job).await?);
     *owned = Some(Arc::clone(&owner));
+    end_ended(&target, &identity, &status, &job, may_be_new).await?;
     let footer_version = ask_footer(&target, &identity, &status, &job).await?;
     let late_ms = i64::try_from(job.expiry_grace.as_millis()).unwrap_or(i64::MAX);
     // Whatever passes is waited for: a connection that breaks here is no reason to end.
@@ -183,6 +186,16 @@ async fn begin(plan: Plan, sources: Sources, mut checkpoints: BTreeMap<u32, Chec
     Ok(Prepared { plan: Arc::new(plan), starts, watched })
 }
 
+/// Goes on with removing the records where a run was killed in that; the job has none then.
+async fn end_ended(target: &Target, id: &Identity, status: &Status, job: &Job, may_be_new: bool) -> Result<(), Error> {
+    let end = async || Ok(forget::end_ended(target, id).await?);
+    let ended = retrying(status, "target", job.retry_for, end).await?;
+    if ended && !may_be_new {
+        return Err(Error::JobEnded { job: job.name.clone() });
+    }
+    Ok(())
+}
+
 /// What a dead run of the job left on disk can be had from the source again.
 fn remove_stale_spool(job: &Job) -> Result<(), Error> {
     let Some(dir) = &job.spool_dir else { return Ok(()) };
@@ -199,12 +212,12 @@ fn remove_stale_spool(job: &Job) -> Result<(), Error> {
 /// Both ends must be servers of their own, neither one and the same nor one a replica of the other.
 fn check_apart(source: &Info, target: &preflight::Found) -> Result<(), Error> {
     let run_id = source.get("run_id").unwrap_or_default();
-    if !run_id.is_empty() && run_id == target.run_id {
+    if !run_id.is_empty() && target.servers.iter().any(|(of_target, _)| of_target == run_id) {
         return Err(Error::SameServer { run_id: run_id.to_owned() });
     }
     // From 4.0 on all servers of a replication chain have the same.
     let replid = source.get("master_replid").unwrap_or_default();
-    if !replid.is_empty() && target.info.get("master_replid") == Some(replid) {
+    if !replid.is_empty() && target.servers.iter().any(|(_, of_target)| of_target == replid) {
         return Err(Error::SameHistory { replid: replid.to_owned() });
     }
     Ok(())
@@ -214,14 +227,14 @@ fn check_apart(source: &Info, target: &preflight::Found) -> Result<(), Error> {
 ///
 /// # Errors
 /// When the target can't be reached.
-pub async fn read_checkpoint(target: &Locator, job: &str) -> Result<Checkpoint, Error> {
-    let mut conn = target.connect().await.map_err(target::Error::from)?;
+pub async fn read_checkpoint(target: &Target, job: &str) -> Result<Checkpoint, Error> {
+    let mut conn = target.standalone()?.connect().await.map_err(target::Error::from)?;
     Ok(checkpoint::read(&mut conn, job).await?)
 }
 
 /// The same of all shards, by their numbers.
-async fn read_checkpoints(target: &Locator, job: &str) -> Result<BTreeMap<u32, Checkpoint>, Error> {
-    let mut conn = target.connect().await.map_err(target::Error::from)?;
+async fn read_checkpoints(target: &Target, job: &str) -> Result<BTreeMap<u32, Checkpoint>, Error> {
+    let mut conn = target.standalone()?.connect().await.map_err(target::Error::from)?;
     Ok(checkpoint::read_shards(&mut conn, job).await?)
 }
 
@@ -230,7 +243,7 @@ async fn read_checkpoints(target: &Locator, job: &str) -> Result<BTreeMap<u32, C
 /// # Errors
 /// When the target can't be reached.
 pub async fn remove_shard(plan: &Plan, records: &str) -> Result<(), Error> {
-    let mut conn = connect::side(&plan.target, &plan.identity).await?;
+    let mut conn = connect::side(plan.target.standalone()?, &plan.identity).await?;
     Ok(checkpoint::remove_shard(&mut conn, records).await?)
 }
 
@@ -238,9 +251,8 @@ pub async fn remove_shard(plan: &Plan, records: &str) -> Result<(), Error> {
 ///
 /// # Errors
 /// When the target can't be reached.
-pub async fn remove_records(target: &Locator, id: &Identity) -> Result<u64, Error> {
-    let mut conn = connect::side(target, id).await?;
-    Ok(checkpoint::remove(&mut conn, id).await?)
+pub async fn remove_records(target: &Target, id: &Identity) -> Result<u64, Error> {
+    Ok(forget::forget(target, id).await?)
 }
 
 /// Goes over to the wanted number of lanes, if all stand at one offset.
@@ -248,7 +260,7 @@ pub async fn remove_records(target: &Locator, id: &Identity) -> Result<u64, Erro
 /// # Errors
 /// When the target can't be reached.
 pub async fn change_lanes(plan: &Plan, id: &Identity) -> Result<(), Error> {
-    let mut conn = connect::side(&plan.target, id).await?;
+    let mut conn = connect::side(plan.target.standalone()?, id).await?;
     let records = id.records();
     let Checkpoint::Following(following) = checkpoint::read(&mut conn, &records).await? else { return Ok(()) };
     let level = following.resume_point().map(|(_, lowest)| lowest) == Some(following.highest());
@@ -265,10 +277,13 @@ pub async fn change_lanes(plan: &Plan, id: &Identity) -> Result<(), Error> {
 /// # Errors
 /// When the target can't be reached, has no records of the job, or the job has another owner.
 pub async fn forget(job: &Job, status: &Status, owned: &mut Option<Arc<Owner>>) -> Result<(), Error> {
-    let target = locator(Side::Target, &job.target)?;
+    let target = find_target(job, status).await?;
     let identity = Identity::new(&job.name, job.unfenced);
     let owner = Arc::new(own(&target, &identity, status, job).await?);
     *owned = Some(owner);
+    if forget::end_ended(&target, &identity).await? {
+        return Ok(());
+    }
     if read_checkpoints(&target, &job.name).await?.is_empty() {
         return Err(Error::NoSuchJob { job: job.name.clone() });
     }
@@ -289,8 +304,8 @@ fn check_checkpoint(checkpoint: &Checkpoint, job: &Job, scope: &Scope, late_ms: 
 }
 
 /// Does with the command that stopped an earlier run what this one is told to.
-async fn take_up_stopped(target: &Locator, id: &Identity, job: &Job, checkpoint: &mut Checkpoint) -> Result<(), Error> {
-    let mut conn = connect::side(target, id).await?;
+async fn take_up_stopped(target: &Target, id: &Identity, job: &Job, checkpoint: &mut Checkpoint) -> Result<(), Error> {
+    let mut conn = connect::side(target.standalone()?, id).await?;
     let key = record::stopped_key(&id.records());
     let stopped = conn.ask(&[&b"GET"[..], &key]).await.map_err(target::Error::from)?;
     let Some(words) = stopped.bytes() else { return Ok(()) };
@@ -320,13 +335,7 @@ async fn take_up_stopped(target: &Locator, id: &Identity, job: &Job, checkpoint:
 /// Where an end is to be found, and how to get in.
 pub(super) fn locator(side: Side, end: &valid::Server) -> Result<Locator, Error> {
     let endpoint = &end.endpoint;
-    let tls = match endpoint.tls {
-        true => Some((tls::connector(side, &end.tls)?, end.tls.clone())),
-        false => None,
-    };
-    let first = endpoint.hosts.first().cloned().unwrap_or(HostPort { host: String::new(), port: 0 });
-    let (user, password) = (endpoint.user.clone(), endpoint.password.clone());
-    let server = Server { side, address: first, user, password, tls };
+    let server = server(side, end)?;
     let (hosts, map) = (&endpoint.hosts, end.address_map.0.clone());
     Ok(match &endpoint.sentinel {
         Some(primary) => Locator::sentinels(server, hosts, &end.sentinel, primary, map),
@@ -335,18 +344,41 @@ pub(super) fn locator(side: Side, end: &valid::Server) -> Result<Locator, Error>
     })
 }
 
-async fn ask_target(target: &Locator, status: &Status, job: &Job) -> Result<preflight::Found, Error> {
+/// How to get in to an end's servers; at the first of its addresses.
+fn server(side: Side, end: &valid::Server) -> Result<Server, Error> {
+    let endpoint = &end.endpoint;
+    let tls = match endpoint.tls {
+        true => Some((tls::connector(side, &end.tls)?, end.tls.clone())),
+        false => None,
+    };
+    let first = endpoint.hosts.first().cloned().unwrap_or(HostPort { host: String::new(), port: 0 });
+    let (user, password) = (endpoint.user.clone(), endpoint.password.clone());
+    Ok(Server { side, address: first, user, password, tls })
+}
+
+/// Finds out whether the target is a server or a cluster, unless the URL says so.
+async fn find_target(job: &Job, status: &Status) -> Result<Target, Error> {
+    let (end, side) = (&job.target, Side::Target);
+    let at = locator(side, end)?;
+    let cluster = Cluster::new(server(side, end)?, &end.endpoint.hosts, end.address_map.0.clone());
+    // What sentinels watch is no cluster.
+    let told = if end.endpoint.sentinel.is_some() { Some(false) } else { end.endpoint.cluster };
+    let find = async || Ok(Target::find(at.clone(), cluster.clone(), told).await?);
+    retrying(status, "target", job.retry_for, find).await
+}
+
+async fn ask_target(target: &Target, status: &Status, job: &Job) -> Result<preflight::Found, Error> {
     let ask = async || Ok(preflight::ask(target, job.allow_eviction).await?);
     retrying(status, "target", job.retry_for, ask).await
 }
 
-async fn ask_footer(target: &Locator, identity: &Identity, status: &Status, job: &Job) -> Result<u16, Error> {
+async fn ask_footer(target: &Target, identity: &Identity, status: &Status, job: &Job) -> Result<u16, Error> {
     let ask = async || Ok(preflight::footer_version(target, identity).await?);
     retrying(status, "target", job.retry_for, ask).await
 }
 
 /// Takes the job's lease; from here on nobody else writes for the job.
-async fn own(target: &Locator, identity: &Identity, status: &Status, job: &Job) -> Result<Owner, Error> {
+async fn own(target: &Target, identity: &Identity, status: &Status, job: &Job) -> Result<Owner, Error> {
     let mut takeover = job.takeover;
     let acquire = async || Ok(Owner::acquire(target, identity, &mut takeover).await?);
     retrying(status, "target", job.retry_for, acquire).await
@@ -381,7 +413,7 @@ pub(super) async fn retrying<T>(
 }
 
 /// Looks whether the target has every database that the source's go to.
-async fn check_databases(target: &Locator, sources: &Sources, scope: &Scope) -> Result<(), Error> {
+async fn check_databases(target: &Target, sources: &Sources, scope: &Scope) -> Result<(), Error> {
     let chosen = scope.databases().unwrap_or_default().iter().copied();
     let filled = sources.primaries.iter().flat_map(|primary| primary.info.keyspace()).map(|(db, _)| db);
     let filled: BTreeSet<u32> = filled.filter(|db| scope.database_in(*db)).collect();
@@ -393,7 +425,7 @@ async fn check_databases(target: &Locator, sources: &Sources, scope: &Scope) -> 
 /// Does with the keys that are there what `--existing` and `--flush-target` say; returns those that stay.
 async fn make_ready(
     job: &Job,
-    target: &Locator,
+    target: &Target,
     identity: &Identity,
     found: &preflight::Found,
     in_scope: &InScope,
@@ -401,25 +433,21 @@ async fn make_ready(
     if job.flush_target {
         preflight::flush(target, identity, found.info.version()).await?;
     }
-    let filled: Vec<u32> = found.info.keyspace().into_iter().map(|(db, _)| db).collect();
     match job.existing {
         _ if job.flush_target => Ok(None),
         Existing::Refuse => {
-            preflight::no_existing_keys(target, &filled, |db, key| in_scope(db, key)).await?;
+            preflight::no_existing_keys(target, &found.filled, |db, key| in_scope(db, key)).await?;
             Ok(None)
         }
         Existing::Replace => Ok(None),
         Existing::Keep => {
             let mut kept = HashSet::new();
-            let mut conn = target.connect().await.map_err(target::Error::from)?;
-            for db in filled {
-                let note = |key: &[u8]| {
-                    if in_scope(db, key) {
-                        kept.insert(key_hash(db, key));
-                    }
-                };
-                scan::each_key(&mut conn, db, note).await?;
-            }
+            let note = |db: u32, key: &[u8]| {
+                if in_scope(db, key) {
+                    kept.insert(key_hash(db, key));
+                }
+            };
+            scan::each_key_in(target, &found.filled, note).await?;
             Ok(Some(Arc::new(kept)))
         }
     }

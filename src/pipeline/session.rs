@@ -233,7 +233,7 @@ fn start(plan: &Plan, shard: &ShardPlan, ground: Ground) -> Result<Running, Erro
     let leftovers = if following.is_none() { leftovers(plan, shard, &job) } else { decode::Leftovers::None };
     let scope = || Task::RemoveScope { databases: None, slots: shard.slots.as_ref().map(|slots| slots.now()) };
     let empty_first = (leftovers == decode::Leftovers::EmptyFirst).then(scope);
-    let delivery = Delivery::start(plan, shard, (&job, following.as_deref()), empty_first, progress, queue);
+    let delivery = Delivery::start(plan, shard, (&job, following.as_deref()), empty_first, progress, queue)?;
     let (decoded, decode) = oneshot::channel();
     let standing = following.map(|f| f.standing()).unwrap_or_default();
     let asking = Asking::new(tokio::runtime::Handle::current(), Arc::clone(&feed));

@@ -72,7 +72,8 @@ impl Identity {
         format!("keyferry:{}:owner", self.job).into_bytes()
     }
 
-    fn next_round(&self) -> u64 {
+    /// Begins a new connecting: [`kill`] ends those of earlier rounds.
+    pub(super) fn next_round(&self) -> u64 {
         self.rounds.fetch_add(1, Ordering::Relaxed) + 1
     }
 
@@ -191,7 +192,7 @@ async fn list(server: &Locator, conn: &mut Conn, id: &Identity) -> Result<Option
 }
 
 /// Kills every connection of other runs of the job, and this run's of rounds before `round` that this one replaces.
-async fn kill(server: &Locator, conn: &mut Conn, id: &Identity, round: u64) -> Result<(), Error> {
+pub(super) async fn kill(server: &Locator, conn: &mut Conn, id: &Identity, round: u64) -> Result<(), Error> {
     let Some(list) = list(server, conn, id).await? else { return Ok(()) };
     for old in former(&list, id, round) {
         match conn.call(&[&b"CLIENT"[..], b"KILL", b"ID", old.as_bytes()]).await? {

@@ -99,7 +99,7 @@ fn read_server(server: &Server, keep: &dyn Fn(u32, &[u8]) -> bool) -> Snapshot {
         client.select(db);
         let mut keys = scan(&mut client);
         keys.retain(|k| !is_own_record(k) && keep(db, k));
-        for part in keys.chunks(500) {
+        for part in keys.chunks(400) {
             for (key, entry) in read_part(&mut client, part, absolute, field_expiry) {
                 all.insert((db, key), entry);
             }
@@ -143,10 +143,13 @@ pub fn scan(client: &mut Client) -> Vec<Vec<u8>> {
 
 fn read_part(client: &mut Client, keys: &[Vec<u8>], absolute: bool, field_expiry: bool) -> Vec<(Vec<u8>, Entry)> {
     let expiry = if absolute { "PEXPIRETIME" } else { "PTTL" };
-    let asks: Vec<Cmd> = keys.iter().flat_map(|k| [cmd!["TYPE", k], cmd![expiry, k]]).collect();
-    let now_ms = now_ms();
-    let heads: Vec<(String, i64)> = client
-        .pipe(&asks)
+    // The server's own clock, behind nothing that could take time.
+    let clock = [cmd!["TIME"]];
+    let asks: Vec<Cmd> =
+        clock.into_iter().chain(keys.iter().flat_map(|k| [cmd!["TYPE", k], cmd![expiry, k]])).collect();
+    let replies = client.pipe(&asks);
+    let now_ms = replies.first().map_or(0, |time| time.list()[0].int() * 1000 + time.list()[1].int() / 1000);
+    let heads: Vec<(String, i64)> = replies[1..]
         .chunks_exact(2)
         .map(|pair| match pair {
             [kind, at] if absolute || at.int() < 0 => (kind.text(), at.int()),

@@ -14,6 +14,8 @@ mod tls;
 mod tool;
 mod wait;
 
+mod acl;
+mod cluster_target;
 mod copy;
 mod ends;
 mod failpoints;
@@ -25,6 +27,7 @@ mod mistakes;
 mod owner;
 mod resume;
 mod rules;
+mod sentinel;
 mod settle;
 mod shards;
 mod topology;

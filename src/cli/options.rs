@@ -45,11 +45,13 @@ struct Ends {
     /// File with the password [default: the URL's, else KEYFERRY_SOURCE_PASSWORD]
     #[arg(long, value_name = "FILE")]
     source_password_file: Option<PathBuf>,
-    /// User at the sentinels of redis-sentinel://host,.../name [default: none]
+    /// User at sentinels; password: KEYFERRY_SOURCE_SENTINEL_PASSWORD or
+    /// --source-sentinel-password-file [default: none]
     #[arg(long, value_name = "USER")]
     source_sentinel_user: Option<String>,
-    /// File with its password [default: KEYFERRY_SOURCE_SENTINEL_PASSWORD]
-    #[arg(long, value_name = "FILE")]
+    /// File with the password for sentinels [default: KEYFERRY_SOURCE_SENTINEL_PASSWORD]
+    // Named above: so long an option would push all help to lines of its own.
+    #[arg(long, value_name = "FILE", hide = true)]
     source_sentinel_password_file: Option<PathBuf>,
     /// PEM file of the CAs to trust [default: the system's store]
     #[arg(long, value_name = "FILE")]

@@ -43,10 +43,10 @@ fn read(certificate: &[u8]) -> Option<Names> {
     if let Some((_, behind)) = expect(rest, CONTEXT_0) {
         rest = behind;
     }
-    let (_serial, rest) = element(rest)?;
-    let (_algorithm, rest) = element(rest)?;
+    let (_, _serial, rest) = element(rest)?;
+    let (_, _algorithm, rest) = element(rest)?;
     let (issuer, rest) = expect(rest, SEQUENCE)?;
-    let (_validity, rest) = element(rest)?;
+    let (_, _validity, rest) = element(rest)?;
     let (subject, _) = expect(rest, SEQUENCE)?;
     Some(Names { subject: name(subject), issuer: name(issuer) })
 }
@@ -69,7 +69,7 @@ fn name(mut parts: &[u8]) -> String {
 /// A part of a name that is shown: its place among these, and its text.
 fn part(pair: &[u8]) -> Option<(usize, String)> {
     let (id, rest) = expect(pair, OBJECT_IDENTIFIER)?;
-    let ((tag, text), _) = element(rest)?;
+    let (tag, text, _) = element(rest)?;
     let (place, (_, word)) = SHOWN.iter().enumerate().find(|(_, (known, _))| *known == id)?;
     let text = if tag == UTF16_STRING { utf16(text) } else { String::from_utf8_lossy(text).into_owned() };
     Some((place, format!("{word}={}", text.escape_debug())))
@@ -82,12 +82,12 @@ fn utf16(text: &[u8]) -> String {
 
 /// The content of the first element, which must have this tag, and what follows it.
 fn expect(bytes: &[u8], tag: u8) -> Option<(&[u8], &[u8])> {
-    let ((found, content), rest) = element(bytes)?;
+    let (found, content, rest) = element(bytes)?;
     (found == tag).then_some((content, rest))
 }
 
 /// The first element's tag and content, and what follows it. Source: ITU-T X.690, section 8.1.
-fn element(bytes: &[u8]) -> Option<((u8, &[u8]), &[u8])> {
+fn element(bytes: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     let (&tag, rest) = bytes.split_first()?;
     let (&first, rest) = rest.split_first()?;
     let (len, rest) = match first {
@@ -100,7 +100,7 @@ fn element(bytes: &[u8]) -> Option<((u8, &[u8]), &[u8])> {
         _ => return None,
     };
     let (content, rest) = rest.split_at_checked(len)?;
-    Some(((tag, content), rest))
+    Some((tag, content, rest))
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! One connection to a server: opened, encrypted, authenticated; then calls, or raw bytes.
 
 use std::io;
+use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -23,8 +24,8 @@ use crate::resp::reply::{self, Reply};
 /// How long a server may take to accept a connection, TLS and password included.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long a server may take of that to answer to TLS.
-const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(8);
+/// The part of the time for a connection that a server may take to answer to TLS.
+const HANDSHAKE_PART: f64 = 0.8;
 
 /// How long a server may take to answer a call: a target that is busy for a while is waited for.
 const CALL_TIMEOUT: Duration = Duration::from_secs(60);
@@ -173,15 +174,21 @@ impl Server {
     /// # Errors
     /// See [`Error`].
     pub async fn connect(&self) -> Result<Conn, Error> {
-        match timeout(CONNECT_TIMEOUT, self.open()).await {
+        self.connect_in(CONNECT_TIMEOUT).await
+    }
+
+    /// The same, with another limit.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub async fn connect_in(&self, limit: Duration) -> Result<Conn, Error> {
+        match timeout(limit, self.open(limit.mul_f64(HANDSHAKE_PART))).await {
             Ok(conn) => conn,
-            Err(_) => {
-                Err(Error::Timeout { side: self.side, address: self.address.to_string(), after: CONNECT_TIMEOUT })
-            }
+            Err(_) => Err(Error::Timeout { side: self.side, address: self.address.to_string(), after: limit }),
         }
     }
 
-    async fn open(&self) -> Result<Conn, Error> {
+    async fn open(&self, handshake: Duration) -> Result<Conn, Error> {
         let failed = |error| Error::Connect { side: self.side, address: self.address.to_string(), error };
         let tcp = TcpStream::connect((self.address.host.as_str(), self.address.port)).await.map_err(failed)?;
         tcp.set_nodelay(true).map_err(failed)?;
@@ -190,18 +197,24 @@ impl Server {
             Some((connector, options)) => {
                 let name = tls::server_name(self.side, options, &self.address.host)?;
                 let tcp = BufReader::with_capacity(TLS_READ_BYTES, tcp);
-                let stream = timeout(HANDSHAKE_TIMEOUT, connector.connect(name, tcp)).await;
+                let stream = timeout(handshake, connector.connect(name, tcp)).await;
                 let stream = stream.map_err(|_| Error::NoHandshake {
                     side: self.side,
                     address: self.address.to_string(),
-                    after: HANDSHAKE_TIMEOUT,
+                    after: handshake,
                 })?;
                 let stream = stream.map_err(|error| self.explain(error))?;
                 Stream::Tls(Box::new(stream))
             }
         };
-        let mut conn =
-            Conn { side: self.side, address: self.address.to_string(), stream, input: BytesMut::new(), heard: false };
+        let mut conn = Conn {
+            side: self.side,
+            address: self.address.to_string(),
+            certificate: self.certificate().map(Path::to_owned),
+            stream,
+            input: BytesMut::new(),
+            heard: false,
+        };
         if let Some(password) = &self.password {
             let mut auth: Vec<&[u8]> = vec![b"AUTH"];
             auth.extend(self.user.as_ref().map(String::as_bytes));
@@ -215,10 +228,15 @@ impl Server {
 
     fn explain(&self, error: io::Error) -> Error {
         let address = self.address.to_string();
-        match tls::explain(self.side, &address, &error) {
+        match tls::explain(self.side, &address, self.certificate(), &error) {
             Some(error) => Error::Tls(error),
             None => Error::Connect { side: self.side, address, error },
         }
+    }
+
+    /// The file of our certificate.
+    fn certificate(&self) -> Option<&Path> {
+        self.tls.as_ref().and_then(|(_, options)| options.cert.as_deref())
     }
 }
 
@@ -233,6 +251,8 @@ impl std::fmt::Debug for Server {
 pub struct Conn {
     side: Side,
     address: String,
+    /// The file of our certificate.
+    certificate: Option<PathBuf>,
     stream: Stream,
     /// Bytes received and not yet read as replies.
     input: BytesMut,
@@ -370,7 +390,7 @@ impl Conn {
     /// The error of a connection that broke with `error`.
     pub fn lost(&self, error: io::Error) -> Error {
         let (side, address) = (self.side, self.address.clone());
-        match tls::explain(side, &address, &error) {
+        match tls::explain(side, &address, self.certificate.as_deref(), &error) {
             Some(error) => Error::Tls(error),
             None if !self.heard && matches!(self.stream, Stream::Plain(_)) => Error::Mute { side, address, error },
             None => Error::Lost { side, address, error },

@@ -17,7 +17,10 @@ use super::secret::Secret;
 use crate::resp::reply::Reply;
 
 /// How long one of several places may take to say what it knows; then the next is asked.
-const ASK_MAX: Duration = Duration::from_secs(3);
+const ASK_MAX: Duration = Duration::from_secs(5);
+
+/// How long of that the connection may take.
+const CONNECT_MAX: Duration = Duration::from_secs(3);
 
 /// Finds the server of one side, anew for each connection, so that a failover is followed.
 ///
@@ -238,7 +241,7 @@ async fn in_time<T>(server: &Server, work: impl Future<Output = Result<T, Error>
 
 /// The address that a sentinel names.
 async fn ask_sentinel(sentinel: &Server, primary: &str) -> Result<HostPort, Error> {
-    let mut conn = sentinel.connect().await?;
+    let mut conn = sentinel.connect_in(CONNECT_MAX).await?;
     let reply = conn.ask(&[b"SENTINEL", &b"GET-MASTER-ADDR-BY-NAME"[..], primary.as_bytes()]).await?;
     named(&reply).ok_or_else(|| Error::UnknownPrimary {
         side: sentinel.side,
@@ -258,7 +261,7 @@ fn named(reply: &Reply) -> Option<HostPort> {
 
 /// Connects to a server that says it is a primary, or that it belongs to a cluster, which has several.
 async fn connect_to_primary(server: &Server) -> Result<Conn, Error> {
-    let mut conn = server.connect().await?;
+    let mut conn = server.connect_in(CONNECT_MAX).await?;
     let info = Info::parse(conn.ask(&[b"INFO"]).await?.bytes().unwrap_or_default());
     let in_cluster = info.get("cluster_enabled") == Some("1");
     match info.get("role") {

@@ -64,8 +64,8 @@ pub enum Error {
     BadCertificate { side: Side, address: String, names: Names, why: String },
     #[error("{side} {address}: the server wants a client certificate, and none was given")]
     ClientCertificateRequired { side: Side, address: String },
-    #[error("{side} {address}: the server refused our client certificate ({alert:?})")]
-    ClientCertificateRefused { side: Side, address: String, alert: AlertDescription },
+    #[error("{side} {address}: the server refused our client certificate {} ({alert:?})", ours.display())]
+    ClientCertificateRefused { side: Side, address: String, ours: PathBuf, alert: AlertDescription },
     #[error("{side} {address}: the server doesn't speak TLS on this port")]
     NotTls { side: Side, address: String },
     #[error("{side} {address}: the server speaks TLS on this port, and was spoken to without")]
@@ -153,7 +153,8 @@ pub fn server_name(side: Side, options: &TlsOptions, host: &str) -> Result<Serve
 /// Puts a failure of a TLS connection into words; `None` if TLS has nothing to do with it (a mere lost connection).
 ///
 /// With TLS 1.3 a server's refusal of our certificate comes with the first read, after the handshake: ask then, too.
-pub fn explain(side: Side, address: &str, error: &io::Error) -> Option<Error> {
+/// `ours`: the file of our certificate.
+pub fn explain(side: Side, address: &str, ours: Option<&Path>, error: &io::Error) -> Option<Error> {
     let inner = error.get_ref()?.downcast_ref::<rustls::Error>()?;
     let address = address.to_owned();
     Some(match inner {
@@ -169,7 +170,10 @@ pub fn explain(side: Side, address: &str, error: &io::Error) -> Option<Error> {
             | AlertDescription::CertificateRevoked
             | AlertDescription::UnsupportedCertificate
             | AlertDescription::AccessDenied),
-        ) => Error::ClientCertificateRefused { side, address, alert: *alert },
+        ) => match ours {
+            Some(ours) => Error::ClientCertificateRefused { side, address, ours: ours.to_owned(), alert: *alert },
+            None => Error::ClientCertificateRequired { side, address },
+        },
         rustls::Error::InvalidMessage(_) => Error::NotTls { side, address },
         why => Error::Handshake { side, address, why: why.to_string() },
     })

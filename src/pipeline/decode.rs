@@ -122,6 +122,8 @@ impl Error {
                 format!("copy whole databases, or leave it out with --not-command {}", command.to_ascii_lowercase())
             }
             Error::Value { .. } => "leave it out with --not-key, or --on-error skip".into(),
+            Error::Copy(CopyError::Net(error)) => return error.hint(),
+            Error::Target(AskError::Target(error)) => return error.hint(),
             Error::Snapshot(_) => "check the source's memory and the network, then copy again".into(),
             _ => return None,
         })

@@ -101,11 +101,7 @@ pub async fn prepare(
     // From here on no former connection of the job can write: what its records say stays true.
     let owner = Arc::new(own(&target, &identity, &status, &job).await?);
     *owned = Some(Arc::clone(&owner));
-    let end = async || Ok(forget::end_ended(&target, &identity).await?);
-    let ended = retrying(&status, "target", job.retry_for, end).await?;
-    if ended && !may_be_new {
-        return Err(Error::JobEnded { job: job.name });
-    }
+    end_ended(&target, &identity, &status, &job, may_be_new).await?;
     let footer_version = ask_footer(&target, &identity, &status, &job).await?;
     let late_ms = i64::try_from(job.expiry_grace.as_millis()).unwrap_or(i64::MAX);
     // Whatever passes is waited for: a connection that breaks here is no reason to end.
@@ -187,6 +183,16 @@ async fn begin(plan: Plan, sources: Sources, mut checkpoints: BTreeMap<u32, Chec
         });
     }
     Ok(Prepared { plan: Arc::new(plan), starts, watched })
+}
+
+/// Goes on with removing the records where a run was killed in that; the job has none then.
+async fn end_ended(target: &Target, id: &Identity, status: &Status, job: &Job, may_be_new: bool) -> Result<(), Error> {
+    let end = async || Ok(forget::end_ended(target, id).await?);
+    let ended = retrying(status, "target", job.retry_for, end).await?;
+    if ended && !may_be_new {
+        return Err(Error::JobEnded { job: job.name.clone() });
+    }
+    Ok(())
 }
 
 /// What a dead run of the job left on disk can be had from the source again.

@@ -654,3 +654,6 @@ fn lookup_own(args: Args<'_>) -> &'static Spec {
         None => unreachable!("keyferry only makes commands of its own table"),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -4,6 +4,7 @@ use crate::client::Cmd;
 use crate::cluster::{Cluster, slot_of};
 use crate::compare::{GRACE_MS, Rules, Snapshot, differences, now_ms, snapshot, until_same};
 use crate::server::{FAST, Server};
+use crate::tls::Certificates;
 use crate::tool::Tool;
 use crate::wait::{HALF_MINUTE, MINUTE, until};
 use keyferry::net::Side;
@@ -11,6 +12,7 @@ use keyferry::net::cluster::Cluster as Seen;
 use keyferry::net::conn;
 use keyferry::net::endpoint::HostPort;
 use keyferry::net::locate::Locator;
+use keyferry::net::tls::{self, TlsOptions};
 use keyferry::offset::ReplOffset;
 use keyferry::slot::{Slot, tag};
 use keyferry::target::connect::Identity;
@@ -550,4 +552,51 @@ fn reads_of_a_cluster_and_a_server_are_compared_alike() {
     until_same(&one, &cluster, MINUTE, "the same", &Rules::default());
     cluster.client().call(&cmd!["RPUSH", "key:7", "more"]);
     assert_eq!(differences(&snapshot(&one), &snapshot(&cluster), &Rules::default()).len(), 1);
+}
+
+/// A cluster of one primary with these config lines, reached at `host` with an address map.
+fn nodes_announced(config: &[&str], host: &str, map: &[(&str, &str)]) -> (Cluster, Vec<String>) {
+    let cluster = Cluster::with("redis-7.0", 1, 0, config);
+    let at = |host: &str| HostPort { host: host.into(), port: cluster.nodes[0].port };
+    let map = map.iter().map(|(announced, reachable)| (at(announced), at(reachable))).collect();
+    let server = conn::Server { side: Side::Target, address: at(host), user: None, password: None, tls: None };
+    let target = Target::Cluster(Seen::new(server, &[at(host)], map));
+    let all = block_on(target.open(None)).expect("it is reached where it is announced, or mapped to");
+    let addresses = all.iter().map(|open| open.conn.address().rsplit_once(':').expect("a port").0.to_owned()).collect();
+    (cluster, addresses)
+}
+
+#[test]
+fn nodes_are_reached_by_ipv6_and_through_the_address_map() {
+    let (_v6, addresses) = nodes_announced(&["bind 127.0.0.1 ::1", "cluster-announce-ip ::1"], "::1", &[]);
+    assert_eq!(addresses, ["[::1]"]);
+    let announced = ["cluster-announce-ip 192.0.2.7"];
+    let (_nat, addresses) = nodes_announced(&announced, "127.0.0.1", &[("192.0.2.7", "127.0.0.1")]);
+    assert_eq!(addresses, ["127.0.0.1"]);
+}
+
+#[test]
+fn nodes_of_a_cluster_with_tls_are_reached_at_their_ports_for_it() {
+    let certificates = Certificates::new();
+    for (name, config) in [
+        ("redis-6.0", &["cluster-enabled yes", "tls-cluster yes", "tls-replication yes"][..]),
+        ("redis-7.0", &["cluster-enabled yes"]),
+        ("redis-8.6", &["cluster-enabled yes"]),
+        ("valkey-9.1", &["cluster-enabled yes"]),
+    ] {
+        let lines = certificates.lines("server", false);
+        let config = [config, &lines.iter().map(String::as_str).collect::<Vec<_>>()].concat();
+        let nodes: Vec<Server> = (0..2).map(|_| Server::with(name, &config)).collect();
+        let cluster = Cluster::join(nodes, 2);
+        let options = TlsOptions { cacert: Some(certificates.path("ca.crt")), ..TlsOptions::default() };
+        let connector = tls::connector(Side::Target, &options).expect("the CA is read");
+        let address = HostPort { host: "127.0.0.1".into(), port: cluster.nodes[0].port2 };
+        let tls = Some((connector, options));
+        let server = conn::Server { side: Side::Target, address: address.clone(), user: None, password: None, tls };
+        let target = Target::Cluster(Seen::new(server, &[address], BTreeMap::new()));
+        let all = block_on(target.open(None)).unwrap_or_else(|error| panic!("{name}: {error}"));
+        let reached: BTreeSet<String> = all.iter().map(|open| open.conn.address().to_owned()).collect();
+        let want = cluster.nodes.iter().map(|node| format!("127.0.0.1:{}", node.port2)).collect();
+        assert_eq!(reached, want, "{name}");
+    }
 }

@@ -14,7 +14,7 @@ mod tls;
 mod tool;
 mod wait;
 
-mod cluster_sync;
+mod acl;
 mod cluster_target;
 mod copy;
 mod ends;
@@ -27,6 +27,8 @@ mod mistakes;
 mod owner;
 mod resume;
 mod rules;
+mod sentinel;
 mod settle;
+mod shards;
 mod topology;
 mod torture;

@@ -17,7 +17,7 @@ use crate::delivery::guard::Standing;
 use crate::delivery::record::{self, JobState};
 use crate::delivery::unit::{Batch, Task};
 use crate::delivery::{Cluster, Standalone};
-use crate::offset::ReplOffset;
+use crate::offset::{ReplId, ReplOffset};
 use crate::resp::command::{Parsed, Parser};
 use crate::slot::Slots;
 use crate::source::Ack;
@@ -153,6 +153,10 @@ impl driver::Progress for Arc<Progress> {
         let Some(kind) = decode::type_of_head(head) else { return };
         // Of several source databases that go there, any that has one such key counted.
         (self.sources_of)(db).into_iter().any(|source| self.shard.copied.uncount(source, kind.as_str()));
+    }
+
+    fn replid(&self) -> Option<ReplId> {
+        self.feed.replid()
     }
 
     fn servers(&self, run_ids: Vec<String>) {

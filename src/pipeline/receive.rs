@@ -140,7 +140,11 @@ impl Upstream {
         self.status.error("source connection");
         self.waiting(&error.to_string());
         tracing::warn!(source = self.shard.source(), error = %error, "source lost");
-        tokio::time::sleep(pause).await;
+        tokio::select! {
+            () = tokio::time::sleep(pause) => {}
+            // Waiting longer is of no use. A replica is another server anyway.
+            () = self.origin.moved(), if !self.origin.prefers_replica() => {}
+        }
         Ok(())
     }
 

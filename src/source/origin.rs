@@ -60,6 +60,10 @@ impl Origin {
         &self.primary
     }
 
+    pub fn prefers_replica(&self) -> bool {
+        self.prefer_replica
+    }
+
     pub fn in_cluster(&self) -> bool {
         self.cluster.is_some()
     }
@@ -80,7 +84,12 @@ impl Origin {
         };
         let chosen = match replica {
             Some(server) => Chosen { server, replica: true },
-            None => Chosen { server: primary, replica: false },
+            None => {
+                if self.prefer_replica {
+                    tracing::warn!(source = %primary.address, "no replica that can be read: the primary is read");
+                }
+                Chosen { server: primary, replica: false }
+            }
         };
         self.read.tell(chosen.server.address.clone());
         Ok(chosen)
@@ -114,6 +123,16 @@ impl Origin {
 
     fn side_of(&self, locator: Locator) -> Side {
         if self.in_cluster() { Side::of_cluster(locator) } else { Side::new(locator) }
+    }
+
+    /// Returns when the primary is known to be another server than the one that is read.
+    ///
+    /// Cancel-safe.
+    pub async fn moved(&self) {
+        match self.read.locate().await {
+            Ok(read) => self.primary.told_elsewhere(&read.address).await,
+            Err(_) => std::future::pending().await,
+        }
     }
 
     /// Returns when `joined`, read as the primary, is known not to be it any more.

@@ -24,7 +24,7 @@ use crate::net::backoff::Backoff;
 use crate::net::conn::Conn;
 use crate::net::info::Info;
 use crate::net::locate::Locator;
-use crate::offset::ReplOffset;
+use crate::offset::{ReplId, ReplOffset};
 use crate::status::{Shard, Status};
 
 /// Bytes taken from the router and not yet applied; beyond, the router waits.
@@ -109,6 +109,8 @@ pub trait Progress {
     fn keys_written(&self, db: u32, command: &[u8]) -> Vec<(u32, Vec<u8>)>;
     /// A copied value of a target database was left out; `head` is how its RDB form begins, empty where it is no key.
     fn not_copied(&self, db: u32, head: &[u8]);
+    /// The name of the source's history now: it changes with a failover.
+    fn replid(&self) -> Option<ReplId>;
     /// These servers, by their run ids, have what the records of a cluster say.
     fn servers(&self, run_ids: Vec<String>);
     /// The target has fallen back: the router is to start again. False if it can't.
@@ -302,8 +304,11 @@ impl Driver {
         while records.poll_tick(cx).is_ready() {
             tick = true;
         }
-        if tick && let Some(silent) = self.look_for_silence() {
-            return Poll::Ready(Ok(Exit::Broken(silent)));
+        if tick {
+            self.machine.set_replid(self.plan.progress.replid());
+            if let Some(silent) = self.look_for_silence() {
+                return Poll::Ready(Ok(Exit::Broken(silent)));
+            }
         }
         loop {
             let mut busy = self.take_batches(cx);

@@ -4,6 +4,7 @@ use crate::client::{Client, Cmd, Reply};
 use crate::compare::{Holds, Snapshot, databases};
 use crate::server::{FAST, Server};
 use crate::wait::{HALF_MINUTE, MINUTE, until};
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 
 const SLOTS: u16 = 16384;
@@ -62,6 +63,25 @@ impl Cluster {
         }
         cluster.until_ok();
         cluster
+    }
+
+    /// Adds a node without slots; returns its place.
+    pub fn add(&mut self) -> usize {
+        let node = Server::with(&self.nodes[0].name, &[FAST, CONFIG].concat());
+        let mut client = node.client();
+        self.ids.push(client.call(&cmd!["CLUSTER", "MYID"]).text());
+        client.call(&cmd!["CLUSTER", "MEET", "127.0.0.1", self.nodes[0].port]);
+        self.nodes.push(node);
+        self.until_ok();
+        self.nodes.len() - 1
+    }
+
+    /// Ends a node without slots, and has all others forget it.
+    pub fn remove(&mut self, node: usize) {
+        self.nodes[node].kill();
+        for mut other in self.living() {
+            other.call(&cmd!["CLUSTER", "FORGET", self.ids[node]]);
+        }
     }
 
     /// All nodes as seeds.
@@ -357,6 +377,25 @@ impl ClusterClient {
         panic!("slot {slot} isn't served");
     }
 
+    /// The replies to commands of one slot, errors in their places; `None` if its node couldn't be asked or doesn't own it
+    /// any more, and who does is asked for.
+    pub fn try_pipe_on(&mut self, slot: u16, commands: &[Cmd]) -> Option<Vec<Reply>> {
+        let port = self.ports[usize::from(slot)]?;
+        let replies = match self.clients.entry(port) {
+            Entry::Occupied(client) => client.into_mut().try_pipe(commands).ok(),
+            Entry::Vacant(place) => {
+                let client = Client::connect(port, None, None).ok();
+                client.and_then(|client| place.insert(client).try_pipe(commands).ok())
+            }
+        };
+        let refused = |reply: &Reply| matches!(reply, Reply::Error(words) if is_passing(words));
+        let whole = replies.as_ref().is_some_and(|replies| !replies.iter().any(refused));
+        if !whole {
+            self.refresh();
+        }
+        replies
+    }
+
     /// Commands by their keys, each its second word, in order per node; none may fail.
     pub fn load(&mut self, commands: &[Cmd]) {
         let mut by_port: BTreeMap<u16, Vec<Cmd>> = BTreeMap::new();
@@ -372,7 +411,7 @@ impl ClusterClient {
 }
 
 /// Whether a node doesn't serve a command only just now.
-fn is_passing(words: &str) -> bool {
+pub fn is_passing(words: &str) -> bool {
     let words = words.trim_start_matches("An error was signalled by the server - ");
     ["MOVED ", "ASK ", "TRYAGAIN", "CLUSTERDOWN", "LOADING", "READONLY"].iter().any(|w| words.starts_with(w))
 }

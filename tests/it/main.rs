@@ -29,5 +29,6 @@ mod resume;
 mod rules;
 mod sentinel;
 mod settle;
+mod shards;
 mod topology;
 mod torture;

@@ -7,12 +7,12 @@ use super::items::{Direction, Item, Items, Place, Upto};
 use super::marker::{self, Marker, Settled};
 use super::{Error, Plan};
 use crate::clock;
-use crate::delivery::guard;
+use crate::delivery::{guard, slots};
 use crate::net::info::Info;
 use crate::resp::encode;
 use crate::resp::reply::Reply;
-use crate::slot::{Slot, tag};
-use crate::target::connect::{self, Identity};
+use crate::slot::Slot;
+use crate::target::connect;
 use crate::target::nodes::{Open, Target};
 use crate::target::{ask, escape_key, refused};
 
@@ -428,11 +428,8 @@ fn marker_key(plan: &Plan<'_>, slot: Slot) -> Vec<u8> {
 
 /// Where keys are noted that can't be trusted when the stream goes on.
 fn guards_key(plan: &Plan<'_>, slot: Slot) -> Vec<u8> {
-    let Identity { job, .. } = plan.identity;
-    match plan.target.is_cluster() {
-        true => format!("keyferry:{job}:{{{}}}:guards", tag(slot)).into_bytes(),
-        false => guard::hash_key(job, 0),
-    }
+    let job = &plan.identity.job;
+    if plan.target.is_cluster() { slots::record::guards_key(job, slot) } else { guard::hash_key(job, 0) }
 }
 
 /// Gives a key or a field a time.

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::finish::OldSource;
 use super::members::Members;
 use super::shard::OwnedSlots;
 use super::shards::{Start, Watched};
@@ -37,6 +38,9 @@ use crate::target::{self, InScope, cluster, forget, preflight, scan};
 /// Connections per target: on two cores four lanes of growing flushes reach what bare pipelining does.
 const LANES_DEFAULT: usize = 4;
 
+/// The first version that streams, and can be asked, when keys expire.
+const ABSOLUTE_TIMES: (u16, u16, u16) = (7, 0, 0);
+
 /// A job that may begin.
 pub struct Plan {
     pub job: Job,
@@ -52,6 +56,8 @@ pub struct Plan {
     pub caps: TargetCaps,
     /// How much later than on the source expiries are written, until they're settled.
     pub late_ms: i64,
+    /// Sources that only say how long keys have left (before Redis 7.0), of those that there were at the start.
+    pub old_sources: Vec<OldSource>,
     /// Whether a key of a target database is one that this job writes.
     pub in_scope: InScope,
     pub sources_of: SourcesOf,
@@ -132,6 +138,7 @@ pub async fn prepare(
         writer: ValueWriter::new(&found.info, footer_version, late_ms),
         caps: TargetCaps { valkey: found.info.is_valkey(), version: found.info.version(), expiry_late_ms: late_ms },
         late_ms,
+        old_sources: Vec::new(),
         in_scope: exempt(in_scope, kept.clone()),
         sources_of,
         kept,
@@ -146,7 +153,11 @@ pub async fn prepare(
 }
 
 /// Gives each primary its place among the records.
-async fn begin(plan: Plan, sources: Sources, mut checkpoints: BTreeMap<u32, Checkpoint>) -> Result<Prepared, Error> {
+async fn begin(
+    mut plan: Plan,
+    sources: Sources,
+    mut checkpoints: BTreeMap<u32, Checkpoint>,
+) -> Result<Prepared, Error> {
     let ran_before = !checkpoints.is_empty();
     let histories = checkpoints.iter().map(|(shard, checkpoint)| (*shard, checkpoint.job().and_then(|job| job.replid)));
     let assigned = sources::assign(&histories.collect(), &sources.primaries);
@@ -173,10 +184,16 @@ async fn begin(plan: Plan, sources: Sources, mut checkpoints: BTreeMap<u32, Chec
             watched.members.add(number, node);
         }
         let checkpoint = checkpoints.remove(&number);
+        let slots = primary.node.map(|node| OwnedSlots::new(node.slots));
+        let asked = |version| {
+            let (source, slots) = (primary.origin.primary().clone(), slots.clone());
+            OldSource { number, source, version, slots }
+        };
+        plan.old_sources.extend(relative_times(&primary.info).map(asked));
         starts.push(Start {
             number,
             source_keys: keys_in_scope(&primary.info, &plan.scope),
-            slots: primary.node.map(|node| OwnedSlots::new(node.slots)),
+            slots,
             origin: primary.origin,
             inherits: ran_before && checkpoint.is_none(),
             checkpoint: checkpoint.unwrap_or(Checkpoint::None),
@@ -496,6 +513,10 @@ fn exempt(in_scope: InScope, kept: Option<Arc<HashSet<u64>>>) -> InScope {
         None => in_scope,
         Some(kept) => Arc::new(move |db, key| in_scope(db, key) && !kept.contains(&key_hash(db, key))),
     }
+}
+
+fn relative_times(source: &Info) -> Option<(u16, u16, u16)> {
+    Some(source.version()).filter(|version| !source.is_valkey() && *version < ABSOLUTE_TIMES)
 }
 
 fn keys_in_scope(info: &Info, scope: &Scope) -> u64 {

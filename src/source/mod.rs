@@ -3,6 +3,7 @@
 pub mod link;
 pub mod origin;
 pub mod side;
+pub mod times;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

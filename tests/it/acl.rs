@@ -45,7 +45,7 @@ fn readme_users_copy_and_follow_without_a_filter() {
         tool.stop();
         let mut tool = Tool::run(&["finish", &url(&a, "reader"), &url(&b, "writer"), "--job", "j"]);
         tool.must_end(MINUTE, 0);
-        must_be_same(&a, &b, "finished", &Rules::of(&a));
+        must_be_same(&a, &b, "finished", &Rules::default());
     }
 }
 
@@ -165,7 +165,7 @@ fn a_target_without_client_and_config_is_written_where_that_is_told() {
     tool.must_end(HALF_MINUTE, 3);
     assert!(tool.text().contains("--unfenced"), "{}", tool.text());
     Tool::once(&a, &b, &["--unfenced"], MINUTE);
-    must_be_same(&a, &b, "without CLIENT and CONFIG", &Rules::of(&a));
+    must_be_same(&a, &b, "without CLIENT and CONFIG", &Rules::default());
     let records: Vec<Cmd> = vec![cmd!["KEYS", "keyferry:*"]];
     assert_eq!(b.client().pipe(&records), [Reply::List(vec![])]);
 }

@@ -18,7 +18,7 @@ use keyferry::slot::{Slot, tag};
 use keyferry::target::connect::Identity;
 use keyferry::target::nodes::{Open, Target};
 use keyferry::target::owner::Owner;
-use keyferry::target::replicas::{self, Watcher};
+use keyferry::target::replicas::{self, Recorded, Watcher};
 use keyferry::target::settle::{self, Plan, Settled, Unsettled};
 use keyferry::target::{Error, forget, preflight, scan};
 use std::collections::{BTreeMap, BTreeSet};
@@ -359,7 +359,7 @@ impl Job<'_> {
     }
 
     fn settle(&self) -> Result<Settled, Error> {
-        block_on(settle::settle(&self.plan()))
+        block_on(settle::settle(&self.plan(), None))
     }
 
     fn unsettle(&self) -> Result<Unsettled, Error> {
@@ -487,12 +487,9 @@ struct Watched {
 }
 
 impl Watcher for Watched {
-    fn recorded(&self) -> Option<ReplOffset> {
-        *self.recorded.lock().expect("not poisoned")
-    }
-
-    fn has_records_of(&self, run_id: &str) -> bool {
-        self.known.lock().expect("not poisoned").contains(run_id)
+    fn recorded(&self) -> Option<Recorded> {
+        let servers = self.known.lock().expect("not poisoned").iter().cloned().collect();
+        (*self.recorded.lock().expect("not poisoned")).map(|offset| Recorded { offset, servers })
     }
 
     fn covered(&self, offset: ReplOffset, replicas: usize) {
@@ -640,7 +637,7 @@ fn finish_killed_while_it_settles_and_while_it_removes_records_ends_exactly() {
         let code = finish.wait(MINUTE);
         assert!(code == 0 || code == 1 && finish.text().contains("no records"), "{code}: {}", finish.text());
         until(HALF_MINUTE, "nothing of the job", || own_keys(&cluster, "") == 0);
-        until_same(&source, &cluster, HALF_MINUTE, "finished", &Rules::of(&source));
+        until_same(&source, &cluster, HALF_MINUTE, "finished", &Rules::default());
         assert_eq!(client.info("stats")["sync_full"], "1", "{name}");
     }
 }

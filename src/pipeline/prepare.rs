@@ -101,8 +101,7 @@ pub async fn prepare(
     }
     let sources_of = sources_of(&job, &scope);
     let in_scope = in_scope(&sources_of, &scope);
-    let check = async || check_databases(&target, &sources, &scope).await;
-    retrying(&status, "target", job.retry_for, check).await?;
+    check_databases(&target, &sources, &scope, (&status, job.retry_for)).await?;
     let identity = Identity::new(&job.name, job.unfenced);
     // From here on no former connection of the job can write: what its records say stays true.
     let owner = Arc::new(own(&target, &identity, &status, &job).await?);
@@ -450,13 +449,18 @@ pub(super) async fn retrying<T>(
 }
 
 /// Looks whether the target has every database that the source's go to.
-async fn check_databases(target: &Target, sources: &Sources, scope: &Scope) -> Result<(), Error> {
+async fn check_databases(
+    target: &Target,
+    sources: &Sources,
+    scope: &Scope,
+    (status, retry_for): (&Status, Option<Duration>),
+) -> Result<(), Error> {
     let chosen = scope.databases().unwrap_or_default().iter().copied();
     let filled = sources.primaries.iter().flat_map(|primary| primary.info.keyspace()).map(|(db, _)| db);
-    let filled: BTreeSet<u32> = filled.filter(|db| scope.database_in(*db)).collect();
-    let filled = filled.into_iter();
-    let databases = filled.chain(chosen).map(|db| scope.target_database(db));
-    Ok(preflight::databases(target, databases).await?)
+    let filled = filled.filter(|db| scope.database_in(*db));
+    let databases: BTreeSet<u32> = filled.chain(chosen).map(|db| scope.target_database(db)).collect();
+    let check = async || Ok(preflight::databases(target, databases.iter().copied()).await?);
+    retrying(status, "target", retry_for, check).await
 }
 
 /// Does with the keys that are there what `--existing` and `--flush-target` say; returns those that stay.

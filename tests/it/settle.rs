@@ -512,7 +512,7 @@ fn settle_speed_where_the_source_is_asked() {
         let address = HostPort { host: "127.0.0.1".into(), port: source.port };
         let from = conn::Server { side: Side::Source, address, user: None, password: None, tls: None };
         let stands = Position { replid: None, offset: ReplOffset(0) };
-        let mut asked = Asked(Times::new(Locator::fixed(from, BTreeMap::new()), (6, 0, 16), stands));
+        let mut asked = Asked(Times::new(from.into(), (6, 0, 16), stands));
         let (started, before) = (Instant::now(), [std::process::id(), server.pid(), source.pid()].map(cpu_s));
         let job = Job::at(server.port);
         let settled = block_on(settle(&job.plan(), Some(&mut asked))).expect("it settles");

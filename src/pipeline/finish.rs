@@ -22,6 +22,7 @@ pub struct Closing {
     late_ms: i64,
     in_scope: InScope,
     sources_of: SourcesOf,
+    shard_of: Arc<dyn Fn(&[u8]) -> u32 + Send + Sync>,
     memory_bytes: u64,
     retry_for: Option<Duration>,
     status: Arc<Status>,
@@ -29,12 +30,14 @@ pub struct Closing {
 
 impl Closing {
     pub fn of(plan: &Plan) -> Self {
+        let feeders = plan.feeders.clone();
         Closing {
             target: plan.target.clone(),
             identity: plan.identity.clone(),
             late_ms: plan.late_ms,
             in_scope: Arc::clone(&plan.in_scope),
             sources_of: Arc::clone(&plan.sources_of),
+            shard_of: Arc::new(move |key| feeders.shard_of(key)),
             memory_bytes: plan.job.memory_bytes,
             retry_for: plan.job.retry_for,
             status: Arc::clone(&plan.status),
@@ -81,6 +84,7 @@ impl Closing {
             late_ms: self.late_ms,
             in_scope: &*self.in_scope,
             sources_of: &*self.sources_of,
+            shard_of: &*self.shard_of,
             bytes_max: usize::try_from(self.memory_bytes / MEMORY_PART).unwrap_or(usize::MAX),
         }
     }

@@ -14,6 +14,9 @@ use crate::target::{InScope, settle};
 /// The part of the job's memory that names and times may take while settling: nothing else is buffered then.
 const MEMORY_PART: u64 = 4;
 
+/// The shard of a key.
+type ShardOf = Arc<dyn Fn(&[u8]) -> u32 + Send + Sync>;
+
 /// A job that is to leave its target.
 pub struct Closing {
     target: Target,
@@ -22,7 +25,7 @@ pub struct Closing {
     late_ms: i64,
     in_scope: InScope,
     sources_of: SourcesOf,
-    shard_of: Arc<dyn Fn(&[u8]) -> u32 + Send + Sync>,
+    shard_of: ShardOf,
     memory_bytes: u64,
     retry_for: Option<Duration>,
     status: Arc<Status>,

@@ -65,7 +65,10 @@ impl OwnedSlots {
 
 /// Which shard's units each key's are. A clone shares it.
 #[derive(Debug, Clone, Default)]
-pub struct Feeders(Arc<Mutex<Vec<(u32, Option<OwnedSlots>)>>>);
+pub struct Feeders(Arc<Mutex<Vec<Feeder>>>);
+
+/// A shard and its slots; `None` for all.
+type Feeder = (u32, Option<OwnedSlots>);
 
 impl Feeders {
     /// One more shard, with its slots; `None` for all.
@@ -81,11 +84,11 @@ impl Feeders {
     /// The shard whose slot the key's is; the first where nobody owns it.
     pub fn shard_of(&self, key: &[u8]) -> u32 {
         let (slot, all) = (Slot::of(key), self.lock());
-        let owns = |(_, slots): &&(u32, Option<OwnedSlots>)| slots.as_ref().is_none_or(|s| s.now().contains(slot));
+        let owns = |(_, slots): &&Feeder| slots.as_ref().is_none_or(|s| s.now().contains(slot));
         all.iter().find(owns).or_else(|| all.first()).map_or(0, |(shard, _)| *shard)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<(u32, Option<OwnedSlots>)>> {
+    fn lock(&self) -> MutexGuard<'_, Vec<Feeder>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

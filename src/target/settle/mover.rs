@@ -8,12 +8,12 @@ use super::items::{Direction, Item, Items, Place, Upto};
 use super::marker::{self, Marker, Settled};
 use super::{Error, Plan};
 use crate::clock;
-use crate::delivery::{guard, record};
+use crate::delivery::{guard, record, slots};
 use crate::net::info::Info;
 use crate::resp::encode;
 use crate::resp::reply::Reply;
-use crate::slot::{Slot, tag};
-use crate::target::connect::{self, Identity};
+use crate::slot::Slot;
+use crate::target::connect;
 use crate::target::nodes::{Open, Target};
 use crate::target::{ask, escape_key, refused};
 
@@ -430,9 +430,9 @@ fn marker_key(plan: &Plan<'_>, slot: Slot) -> Vec<u8> {
 
 /// Where a key is noted that can't be trusted when the stream goes on: among the records of its shard, or its slot.
 fn guards_key(plan: &Plan<'_>, slot: Slot, key: &[u8]) -> Vec<u8> {
-    let Identity { job, .. } = plan.identity;
+    let job = &plan.identity.job;
     match plan.target.is_cluster() {
-        true => format!("keyferry:{job}:{{{}}}:guards", tag(slot)).into_bytes(),
+        true => slots::record::guards_key(job, slot),
         false => guard::hash_key(&record::of_shard(job, (plan.shard_of)(key)), 0),
     }
 }

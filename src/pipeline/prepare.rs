@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::finish::OldSource;
 use super::members::Members;
-use super::shard::OwnedSlots;
+use super::shard::{Feeders, OwnedSlots};
 use super::shards::{Start, Watched};
 use super::shares::Shares;
 use super::sources::{self, Sources};
@@ -65,6 +65,7 @@ pub struct Plan {
     pub kept: Option<Arc<HashSet<u64>>>,
     pub shares: Shares,
     pub together: Together,
+    pub feeders: Feeders,
 }
 
 /// A job that may begin, with what its shards begin from.
@@ -94,10 +95,8 @@ pub async fn prepare(
     let lanes = job.lanes.map_or(LANES_DEFAULT, usize::from);
     for primary in &sources.primaries {
         check_apart(&primary.info, &found)?;
-        tracing::info!(
-            source = %primary.origin.primary(), target = %target, source_server = primary.info.product(),
-            target_server = found.info.product(), lanes, "connected"
-        );
+        let (source_server, target_server) = (primary.info.product(), found.info.product());
+        tracing::info!(source = %primary.origin.primary(), %target, source_server, target_server, lanes, "connected");
     }
     let sources_of = sources_of(&job, &scope);
     let in_scope = in_scope(&sources_of, &scope);
@@ -143,6 +142,7 @@ pub async fn prepare(
         kept,
         shares: Shares::new(&job, sources.primaries.len()),
         together: Together::default(),
+        feeders: Feeders::default(),
         scope,
         status,
         target,
@@ -184,6 +184,7 @@ async fn begin(
         }
         let checkpoint = checkpoints.remove(&number);
         let slots = primary.node.map(|node| OwnedSlots::new(node.slots));
+        plan.feeders.add(number, slots.clone());
         let asked = |version| {
             let (source, slots) = (primary.origin.primary().clone(), slots.clone());
             OldSource { number, source, version, slots }

@@ -353,6 +353,7 @@ impl Job<'_> {
             identity: self.identity,
             late_ms: GRACE_MS,
             sources_of: &|db| vec![db],
+            shard_of: &|_| 0,
             in_scope: &|_, key| !key.starts_with(b"foreign"),
             bytes_max: self.bytes_max,
         }

@@ -60,6 +60,7 @@ impl Job {
             identity: &self.identity,
             late_ms: self.late_ms,
             sources_of: &|db| vec![db],
+            shard_of: &|_| 0,
             in_scope: &self.in_scope,
             bytes_max: self.bytes_max,
         }

@@ -1,11 +1,13 @@
 //! What is moved in one transaction: which items, to which times, and the marker that goes with them.
 
+use std::collections::BTreeMap;
+
 use super::items::{Direction, Item, Items, Place};
 use super::marker::{self, Marker};
 use super::{Plan, Source};
 use crate::clock;
 use crate::delivery::settling::{self, Told};
-use crate::delivery::{guard, slots};
+use crate::delivery::{guard, record, slots};
 use crate::net::conn;
 use crate::resp::encode;
 use crate::slot::Slot;
@@ -124,7 +126,7 @@ impl Writer<'_> {
         };
         let (mut out, mut count, mut db) = (Vec::with_capacity(picked.items.len() * 80), 0, None);
         let now_ms = clock::now_ms();
-        let mut noted = Vec::new();
+        let mut noted: BTreeMap<Vec<u8>, Vec<Vec<u8>>> = BTreeMap::new();
         for (i, item) in picked.items.iter().enumerate() {
             let told = told.get(i).map_or(&[][..], Vec::as_slice);
             let Some(at_ms) = self.moved(item, marker.late_ms, told, now_ms) else {
@@ -136,7 +138,8 @@ impl Writer<'_> {
                 Direction::Settle if marker.late_ms == 0 => {}
                 Direction::Settle if at_ms <= now_ms.saturating_add(SOON_MS) => {
                     let sources = (self.plan.sources_of)(item.db).into_iter().filter(|_| holds!("soon-noted"));
-                    noted.extend(sources.map(|db| guard::field(db, item.key)));
+                    let fields = sources.map(|db| guard::field(db, item.key));
+                    noted.entry(guards_key(self.plan, picked.slot, item.key)).or_default().extend(fields);
                 }
                 Direction::Settle => marker.due_ms = marker.due_ms.min(at_ms),
                 Direction::Unsettle => {}
@@ -157,11 +160,11 @@ impl Writer<'_> {
             encode::command(&mut out, &[&b"SELECT"[..], b"0"]);
             count += 1;
         }
-        if !noted.is_empty() {
-            encode::array_header(&mut out, 2 + 2 * noted.len());
+        for (hash, fields) in noted.iter().filter(|(_, fields)| !fields.is_empty()) {
+            encode::array_header(&mut out, 2 + 2 * fields.len());
             encode::bulk(&mut out, b"HMSET");
-            encode::bulk(&mut out, &guards_key(self.plan, picked.slot));
-            noted.iter().flat_map(|field| [&field[..], b"0"]).for_each(|word| encode::bulk(&mut out, word));
+            encode::bulk(&mut out, hash);
+            fields.iter().flat_map(|field| [&field[..], b"0"]).for_each(|word| encode::bulk(&mut out, word));
             count += 1;
         }
         let key = marker_key(self.plan, picked.slot);
@@ -193,10 +196,13 @@ pub(super) fn marker_key(plan: &Plan<'_>, slot: Slot) -> Vec<u8> {
     if plan.target.is_cluster() { marker::slot_key(job, slot) } else { marker::key(job) }
 }
 
-/// Where keys are noted that can't be trusted when the stream goes on.
-fn guards_key(plan: &Plan<'_>, slot: Slot) -> Vec<u8> {
+/// Where a key is noted that can't be trusted when the stream goes on: among the records of its shard, or its slot.
+fn guards_key(plan: &Plan<'_>, slot: Slot, key: &[u8]) -> Vec<u8> {
     let job = &plan.identity.job;
-    if plan.target.is_cluster() { slots::record::guards_key(job, slot) } else { guard::hash_key(job, 0) }
+    match plan.target.is_cluster() {
+        true => slots::record::guards_key(job, slot),
+        false => guard::hash_key(&record::of_shard(job, (plan.shard_of)(key)), 0),
+    }
 }
 
 /// Gives a key or a field a time.

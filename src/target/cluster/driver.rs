@@ -314,8 +314,7 @@ impl Driver {
         let looked: Vec<Slot> = looked.into_iter().collect();
         let shard = self.machine.shard();
         let floors = read_floors(&mut conn, &job, shard, &looked).await?;
-        let moving = link.moving.clone();
-        Ok(Some(Found { node, owned, records, floors, moving }))
+        Ok(Some(Found { moving: link.moving.clone(), ..Found::new(node, owned, records, floors) }))
     }
 
     fn drop_link(&mut self, at: usize) {

@@ -33,6 +33,8 @@ pub struct Job {
     pub name: String,
     pub source: Server,
     pub target: Server,
+    /// Read a replica in a primary's place where there is one.
+    pub prefer_replica: bool,
     pub once: bool,
     pub scope: ScopeSpec,
     pub existing: Existing,
@@ -136,6 +138,7 @@ impl Job {
             name,
             source,
             target,
+            prefer_replica: raw.source.prefer_replica.unwrap_or(false),
             once,
             scope,
             existing,

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use tokio::sync::watch;
 use tokio::time::timeout;
 
 use super::Side;
@@ -42,6 +43,8 @@ struct Shared {
 enum Place {
     /// Whatever it is: a source may be a replica.
     Fixed(Server),
+    /// Where it was last said to be: by whoever watches its cluster, or chooses one of several.
+    Told { server: Server, at: watch::Sender<HostPort> },
     /// The first that is a primary.
     Seeds(Vec<Server>),
     Sentinels {
@@ -64,6 +67,12 @@ impl Locator {
     pub fn fixed(server: Server, reachable: BTreeMap<HostPort, HostPort>) -> Self {
         let server = map_to(&server, &reachable, server.address.clone());
         Locator::new(server.side, Place::Fixed(server), reachable)
+    }
+
+    /// One server, at its address until [`Locator::tell`] gives another; all clones hear of it.
+    pub fn told(server: Server) -> Self {
+        let (side, at) = (server.side, watch::Sender::new(server.address.clone()));
+        Locator::new(side, Place::Told { server, at }, BTreeMap::new())
     }
 
     /// The primary among servers that differ from `server` only in their address.
@@ -91,6 +100,26 @@ impl Locator {
         Locator(Arc::new(Shared { side, place, reachable, preferred, last }))
     }
 
+    /// The server is at `address` now. Of no effect unless made by [`Locator::told`].
+    pub fn tell(&self, address: HostPort) {
+        if let Place::Told { at, .. } = &self.0.place {
+            at.send_if_modified(|known| std::mem::replace(known, address.clone()) != address);
+        }
+    }
+
+    /// Returns when the server was told to be elsewhere than at `address`.
+    ///
+    /// Cancel-safe.
+    pub async fn told_elsewhere(&self, address: &HostPort) {
+        if let Place::Told { at, .. } = &self.0.place
+            && at.subscribe().wait_for(|at| at != address).await.is_ok()
+        {
+            return;
+        }
+        // Nobody tells.
+        std::future::pending().await
+    }
+
     pub fn side(&self) -> Side {
         self.0.side
     }
@@ -100,8 +129,8 @@ impl Locator {
     /// # Errors
     /// `Nowhere` when no place says where, or the server that they name isn't a primary (yet).
     pub async fn locate(&self) -> Result<Server, Error> {
-        if let Place::Fixed(server) = &self.0.place {
-            return Ok(server.clone());
+        if let Some(server) = self.0.place.known() {
+            return Ok(server);
         }
         self.find().await.map(|(server, _)| server)
     }
@@ -111,7 +140,7 @@ impl Locator {
     /// # Errors
     /// As for [`Locator::locate`], and when the connection fails.
     pub async fn connect(&self) -> Result<Conn, Error> {
-        if let Place::Fixed(server) = &self.0.place {
+        if let Some(server) = self.0.place.known() {
             return server.connect().await;
         }
         self.find().await.map(|(_, conn)| conn)
@@ -120,7 +149,7 @@ impl Locator {
     /// Asks one place after the other, beginning with the one that answered last.
     async fn find(&self) -> Result<(Server, Conn), Error> {
         let places = match &self.0.place {
-            Place::Fixed(server) => std::slice::from_ref(server),
+            Place::Fixed(server) | Place::Told { server, .. } => std::slice::from_ref(server),
             Place::Seeds(seeds) => seeds,
             Place::Sentinels { sentinels, .. } => sentinels,
         };
@@ -138,14 +167,14 @@ impl Locator {
         }
         let place = match &self.0.place {
             Place::Sentinels { primary, .. } => primary.clone(),
-            Place::Fixed(_) | Place::Seeds(_) => addresses(places),
+            Place::Fixed(_) | Place::Told { .. } | Place::Seeds(_) => addresses(places),
         };
         Err(Error::Nowhere { side: self.0.side, place, tried })
     }
 
     async fn ask(&self, place: &Server) -> Result<(Server, Conn), Error> {
         let server = match &self.0.place {
-            Place::Fixed(_) | Place::Seeds(_) => place.clone(),
+            Place::Fixed(_) | Place::Told { .. } | Place::Seeds(_) => place.clone(),
             Place::Sentinels { primary, server, .. } => {
                 let named = in_time(place, ask_sentinel(place, primary)).await;
                 let named = named.map_err(|error| Error::Sentinel(Box::new(error)))?;
@@ -176,9 +205,21 @@ impl fmt::Display for Locator {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (&self.0.place, &*lock(&self.0.last)) {
             (Place::Fixed(server), _) => server.address.fmt(f),
+            (Place::Told { at, .. }, _) => at.borrow().fmt(f),
             (_, Some(last)) => last.fmt(f),
             (Place::Seeds(seeds), None) => f.write_str(&addresses(seeds)),
             (Place::Sentinels { sentinels, primary, .. }, None) => write!(f, "{}/{primary}", addresses(sentinels)),
+        }
+    }
+}
+
+impl Place {
+    /// The server, where nobody needs to be asked for it.
+    fn known(&self) -> Option<Server> {
+        match self {
+            Place::Fixed(server) => Some(server.clone()),
+            Place::Told { server, at } => Some(Server { address: at.borrow().clone(), ..server.clone() }),
+            Place::Seeds(_) | Place::Sentinels { .. } => None,
         }
     }
 }
@@ -281,6 +322,21 @@ mod tests {
         let Place::Sentinels { sentinels, server, .. } = &found.0.place else { panic!("{found:?}") };
         assert_eq!(sentinels[0].password, login.password);
         assert_eq!((&server.user, &server.password), (&None, &Some(Secret::new("servers"))));
+    }
+
+    #[tokio::test]
+    async fn told_server_is_where_it_was_last_said_to_be() {
+        let at = |port| HostPort { host: "h".into(), port };
+        let locator = Locator::told(server("h", 1));
+        let clone = locator.clone();
+        assert_eq!(locator.locate().await.unwrap().address, at(1));
+        let waiting = tokio::spawn(async move { clone.told_elsewhere(&at(1)).await });
+        locator.tell(at(1));
+        tokio::task::yield_now().await;
+        assert!(!waiting.is_finished());
+        locator.tell(at(2));
+        waiting.await.unwrap();
+        assert_eq!((locator.locate().await.unwrap().address, locator.to_string()), (at(2), "h:2".to_owned()));
     }
 
     #[tokio::test]

@@ -4,6 +4,7 @@ use std::fmt;
 
 pub mod backoff;
 mod certificate;
+pub mod cluster;
 pub mod conn;
 pub mod endpoint;
 pub mod info;
@@ -11,6 +12,7 @@ pub mod locate;
 pub mod permission;
 pub mod secret;
 pub mod tls;
+pub mod topology;
 
 /// Which of the two ends something belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]

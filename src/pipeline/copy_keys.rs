@@ -132,15 +132,15 @@ impl CopyKeys {
     }
 
     /// `db` was emptied by the stream: what was copied into it is gone, and the units behind apply to nothing. Returns
-    /// the guards that it had.
-    pub fn forget(&mut self, db: Option<u32>) -> Guards {
+    /// the guards that it had. A key that `stays` was copied behind that.
+    pub fn forget(&mut self, db: Option<u32>, stays: impl Fn(&[u8]) -> bool) -> Guards {
         if !holds!("flush-drops-guards") {
             return Guards::default();
         }
         let emptied = |of: u32| db.is_none_or(|db| db == of) || !holds!("guards-by-database");
-        self.suspects.retain(|(of, _)| !emptied(*of));
+        self.suspects.retain(|(of, key)| !emptied(*of) || stays(key));
         Guards {
-            keys: self.guards.keys.extract_if(|(of, _), _| emptied(*of)).collect(),
+            keys: self.guards.keys.extract_if(|(of, key), _| emptied(*of) && !stays(key)).collect(),
             databases: self.guards.databases.extract_if(|of, _| emptied(*of)).collect(),
         }
     }
@@ -179,7 +179,7 @@ impl CopyKeys {
             }
             tracing::debug!(offset = %position.offset, "a copied key's offset isn't of this history: asking again");
             // The primary may be another server since; the one that was asked needn't notice.
-            self.side = Side::new(self.side.server().clone());
+            self.side.close();
             self.asking.pause(ASK_AGAIN).ok_or(CopyError::Ended)?;
         }
     }
@@ -222,7 +222,7 @@ impl CopyKeys {
         loop {
             let Some(answer) = self.asking.ask(ask(&mut self.side)) else {
                 // What it may still answer would be taken for the answer to the next question.
-                self.side = Side::new(self.side.server().clone());
+                self.side.close();
                 return Err(CopyError::Ended);
             };
             let error = match answer {

@@ -1,6 +1,7 @@
 //! Where the data comes from: a server that takes us for its replica.
 
 pub mod link;
+pub mod origin;
 pub mod side;
 pub mod times;
 
@@ -9,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::sync::Notify;
 
 use crate::journal;
-use crate::net::{conn, permission};
+use crate::net::{cluster, conn, permission};
 use crate::offset::ReplOffset;
 
 /// What a source's user must be allowed, a filter or not; the README has the same.
@@ -21,6 +22,8 @@ const RULES: &str = "+psync +replconf +ping +info +multi +exec +select +scan +du
 pub enum Error {
     #[error(transparent)]
     Net(#[from] conn::Error),
+    #[error(transparent)]
+    Cluster(#[from] cluster::Error),
     #[error("source {address} can't replicate now: {words}")]
     Later { address: String, words: String },
     #[error("source {address} doesn't let us replicate: {words}")]
@@ -33,6 +36,8 @@ pub enum Error {
     Unknown { address: String, words: String },
     #[error("source {address} broke the snapshot off after {bytes} bytes")]
     SnapshotCut { address: String, bytes: u64 },
+    #[error("{address} is not the primary of its shard any more")]
+    NotPrimary { address: String },
     #[error("source {address} was silent for {seconds} s")]
     Silent { address: String, seconds: u64 },
     #[error(transparent)]
@@ -44,7 +49,8 @@ impl Error {
     pub fn is_passing(&self) -> bool {
         match self {
             Error::Net(error) => error.is_passing(),
-            Error::Later { .. } | Error::SnapshotCut { .. } | Error::Silent { .. } => true,
+            Error::Cluster(error) => error.is_passing(),
+            Error::Later { .. } | Error::SnapshotCut { .. } | Error::Silent { .. } | Error::NotPrimary { .. } => true,
             Error::Journal(_)
             | Error::NoPermission { .. }
             | Error::NoReplication { .. }
@@ -57,6 +63,7 @@ impl Error {
     pub fn hint(&self) -> Option<String> {
         match self {
             Error::Net(error) => error.hint(),
+            Error::Cluster(error) => error.hint(),
             Error::NoPermission { words, .. } => {
                 let rule = permission::missing_rule(words).unwrap_or_else(|| "+psync".into());
                 Some(format!(
@@ -84,7 +91,7 @@ impl Error {
                  from where this one was"
                     .into(),
             ),
-            Error::Later { .. } | Error::Unknown { .. } | Error::Silent { .. } => None,
+            Error::Later { .. } | Error::Unknown { .. } | Error::Silent { .. } | Error::NotPrimary { .. } => None,
         }
     }
 }

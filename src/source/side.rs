@@ -32,6 +32,8 @@ pub struct Position {
 #[derive(Debug)]
 pub struct Side {
     server: Locator,
+    /// A replica of a cluster answers for keys only when it is told that old values will do.
+    readonly: bool,
     conn: Option<Conn>,
     /// The database that the connection has selected. One that needs no other needs no permission to SELECT.
     db: u32,
@@ -41,7 +43,17 @@ pub struct Side {
 
 impl Side {
     pub fn new(server: Locator) -> Self {
-        Side { server, conn: None, db: 0, pexpiretime: true }
+        Side { server, readonly: false, conn: None, db: 0, pexpiretime: true }
+    }
+
+    /// For a node of a cluster, which may be a replica.
+    pub fn of_cluster(server: Locator) -> Self {
+        Side { readonly: true, ..Side::new(server) }
+    }
+
+    /// Closes the connection: the next question gets a new one, to wherever the server is then.
+    pub fn close(&mut self) {
+        self.conn = None;
     }
 
     pub fn server(&self) -> &Locator {
@@ -50,7 +62,12 @@ impl Side {
 
     async fn conn(&mut self) -> Result<&mut Conn, Error> {
         if self.conn.is_none() {
-            self.conn = Some(self.server.connect().await?);
+            let mut conn = self.server.connect().await?;
+            if self.readonly {
+                // Where that is refused, a primary answers all the same.
+                conn.call(&[b"READONLY"]).await?;
+            }
+            self.conn = Some(conn);
             self.db = 0;
         }
         // Just put there.

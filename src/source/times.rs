@@ -37,6 +37,12 @@ impl Times {
         Times { server, conn: None, role: version >= ROLE_READS, stands }
     }
 
+    /// The same of a node of a cluster, where a transaction would have to be of one slot: each key is asked for by itself,
+    /// and what is said is about the target's offset only where the stream stood there before and behind.
+    pub fn of_node(server: Locator, stands: Position) -> Self {
+        Times { server, conn: None, role: false, stands }
+    }
+
     /// What the source says of keys of its database `db`, in their order. Without keys it only says that it is there.
     ///
     /// # Errors

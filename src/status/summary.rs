@@ -33,6 +33,7 @@ pub struct Summary {
     pub commands_applied: u64,
     pub commands_filtered: u64,
     pub commands_skipped: u64,
+    pub transactions_split: u64,
     pub bytes_to_target: u64,
     pub replies_unseen: u64,
     /// Keys, and fields of hashes, whose expiry was late and is true now.
@@ -40,6 +41,6 @@ pub struct Summary {
     pub fields_settled: u64,
     pub errors: BTreeMap<String, u64>,
     pub elapsed: Duration,
-    /// The source's offset up to which the target has everything.
-    pub offset: Option<ReplOffset>,
+    /// Of each source primary, by its address: the offset up to which the target has everything.
+    pub offsets: Vec<(String, ReplOffset)>,
 }

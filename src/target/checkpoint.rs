@@ -1,16 +1,21 @@
 //! What an earlier run of a job has left in the target: its records and guards.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::Error;
 use super::connect::Identity;
 use crate::delivery::guard::{self, Guards, Standing};
 use crate::delivery::record::{self, JobState, Phase, Record};
+use crate::delivery::slots::Position;
 use crate::delivery::unit::LANES_MAX;
 use crate::net::conn::Conn;
 use crate::offset::{ReplId, ReplOffset};
 use crate::resp::encode;
 use crate::resp::reply::Reply;
+use crate::slot::{SLOTS, Slot};
+
+/// The most shards that a job is looked for: no cluster has more primaries.
+pub const SHARDS_MAX: u32 = 1000;
 
 /// How far a job has got.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,46 +28,88 @@ pub enum Checkpoint {
     Following(Following),
 }
 
-/// Where each lane of a job stands that was following.
+/// Where a job stands that was following.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Following {
-    /// One for each lane.
-    pub records: Vec<Record>,
+    pub at: Places,
     pub guards: Guards,
+}
+
+/// Where each lane of a standalone target stands, or each slot of a cluster that the shard feeds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Places {
+    Lanes(Vec<Record>),
+    /// The replid is that of the highest.
+    Slots {
+        job: JobState,
+        positions: Vec<(Slot, Position)>,
+        /// When a node's floors were written last, Unix ms; of the one where that is longest ago.
+        time_ms: i64,
+    },
 }
 
 impl Following {
     /// What the records have in common; the replid is that of the highest.
     pub fn job(&self) -> JobState {
-        let highest = self.records.iter().max_by_key(|r| r.offset).map(|r| r.job.clone());
-        highest.unwrap_or(JobState { replid: None, generation: 0, lanes: 0, late_ms: 0, scope: 0 })
+        let none = JobState { shard: 0, replid: None, generation: 0, lanes: 0, late_ms: 0, scope: 0 };
+        match &self.at {
+            Places::Lanes(records) => records.iter().max_by_key(|r| r.offset).map_or(none, |r| r.job.clone()),
+            Places::Slots { job, .. } => job.clone(),
+        }
+    }
+
+    /// How many lanes there were; a cluster's records know of none.
+    pub fn lanes(&self) -> Option<usize> {
+        match &self.at {
+            Places::Lanes(records) => Some(records.len()),
+            Places::Slots { .. } => None,
+        }
+    }
+
+    fn positions(&self) -> Vec<(ReplOffset, u32)> {
+        match &self.at {
+            Places::Lanes(records) => records.iter().map(|r| (r.offset, r.stream_db)).collect(),
+            Places::Slots { positions, .. } => positions.iter().map(|(_, p)| (p.offset, p.stream_db)).collect(),
+        }
     }
 
     /// Where the source must go on: its history, and the offset that all lanes have.
     pub fn resume_point(&self) -> Option<(ReplId, ReplOffset)> {
-        Some((self.job().replid?, self.records.iter().map(|r| r.offset).min()?))
+        Some((self.job().replid?, self.positions().into_iter().map(|(offset, _)| offset).min()?))
     }
 
     /// The highest offset that a lane has.
     pub fn highest(&self) -> ReplOffset {
-        self.records.iter().map(|r| r.offset).max().unwrap_or_default()
+        self.positions().into_iter().map(|(offset, _)| offset).max().unwrap_or_default()
     }
 
     /// True when the target was left alone for longer than expiries are written late: a key that the source has renewed
     /// meanwhile may have expired there. Where they're written exactly (`late_ms` 0) that is so at every moment.
     pub fn is_too_old(&self, now_ms: i64) -> bool {
         let late_ms = i64::try_from(self.job().late_ms).unwrap_or(i64::MAX);
-        let oldest_ms = self.records.iter().map(|r| r.time_ms).min().unwrap_or(now_ms);
+        let oldest_ms = match &self.at {
+            Places::Lanes(records) => records.iter().map(|r| r.time_ms).min().unwrap_or(now_ms),
+            Places::Slots { time_ms, .. } => *time_ms,
+        };
         holds!("old-copied-again") && late_ms > 0 && now_ms.saturating_sub(oldest_ms) > late_ms
     }
 
     /// What the stream is gone on with from the lowest offset.
     pub fn standing(self) -> Standing {
-        Standing {
-            stream_db: self.records.iter().min_by_key(|r| r.offset).map_or(0, |r| r.stream_db),
-            guards: self.guards,
-            lanes: self.records.iter().map(|r| r.offset).collect(),
-        }
+        let stream_db = self.positions().into_iter().min().map_or(0, |(_, db)| db);
+        let lanes = match &self.at {
+            Places::Lanes(records) => records.iter().map(|r| r.offset).collect(),
+            Places::Slots { positions, .. } => {
+                let mut all = vec![ReplOffset(0); usize::from(SLOTS)];
+                for (slot, position) in positions {
+                    if let Some(place) = all.get_mut(slot.index()) {
+                        *place = position.offset;
+                    }
+                }
+                all
+            }
+        };
+        Standing { stream_db, guards: self.guards, lanes }
     }
 }
 
@@ -81,17 +128,9 @@ impl Checkpoint {
 /// # Errors
 /// When the target can't be reached, or another version of keyferry wrote it.
 pub async fn read(conn: &mut Conn, job: &str) -> Result<Checkpoint, Error> {
-    let mut mget = Vec::new();
-    encode::array_header(&mut mget, LANES_MAX + 1);
-    encode::bulk(&mut mget, b"MGET");
-    (0..LANES_MAX).for_each(|lane| encode::bulk(&mut mget, &record::key(job, lane)));
-    conn.send(&mget).await?;
-    let reply = match conn.reply().await? {
-        Reply::Error(words) => return Err(conn.refused(b"MGET", words).into()),
-        reply => reply,
-    };
+    let texts = mget(conn, (0..LANES_MAX).map(|lane| record::key(job, lane))).await?;
     let mut found = Vec::new();
-    for text in reply.array().unwrap_or_default() {
+    for text in &texts {
         let bad = |error| Error::Record { address: conn.address().to_owned(), job: job.to_owned(), error };
         found.push(text.bytes().map(Record::parse).transpose().map_err(bad)?);
     }
@@ -106,7 +145,51 @@ pub async fn read(conn: &mut Conn, job: &str) -> Result<Checkpoint, Error> {
         return Ok(Checkpoint::Copying { job: newest });
     }
     let guards = guards(conn, job, newest.lanes).await?;
-    Ok(Checkpoint::Following(Following { records, guards }))
+    Ok(Checkpoint::Following(Following { at: Places::Lanes(records), guards }))
+}
+
+async fn mget(conn: &mut Conn, keys: impl ExactSizeIterator<Item = Vec<u8>>) -> Result<Vec<Reply>, Error> {
+    let mut mget = Vec::new();
+    encode::array_header(&mut mget, keys.len() + 1);
+    encode::bulk(&mut mget, b"MGET");
+    keys.for_each(|key| encode::bulk(&mut mget, &key));
+    conn.send(&mget).await?;
+    match conn.reply().await? {
+        Reply::Error(words) => Err(conn.refused(b"MGET", words).into()),
+        Reply::Array(values) => Ok(values),
+        _ => Ok(Vec::new()),
+    }
+}
+
+/// Reads what the target holds of every shard of `job`, by their numbers; only of those that there is something of.
+///
+/// # Errors
+/// As for [`read`].
+pub async fn read_shards(conn: &mut Conn, job: &str) -> Result<BTreeMap<u32, Checkpoint>, Error> {
+    let firsts = mget(conn, (0..SHARDS_MAX).map(|shard| record::key(&record::of_shard(job, shard), 0))).await?;
+    // The first is always looked at as a whole: what is left of one whose first record is gone says that it ran.
+    let present = (0..SHARDS_MAX).zip(firsts).filter(|(shard, first)| *shard == 0 || *first != Reply::Null);
+    let present: Vec<u32> = present.map(|(shard, _)| shard).collect();
+    let mut shards = BTreeMap::new();
+    for shard in present {
+        match read(conn, &record::of_shard(job, shard)).await? {
+            Checkpoint::None => {}
+            checkpoint => _ = shards.insert(shard, checkpoint),
+        }
+    }
+    Ok(shards)
+}
+
+/// Removes the records and guards of one shard, whose primary is no more, all at once.
+///
+/// # Errors
+/// When the target can't be reached or refuses.
+pub async fn remove_shard(conn: &mut Conn, records: &str) -> Result<(), Error> {
+    let mut del: Vec<Vec<u8>> = vec![b"DEL".to_vec(), record::stopped_key(records)];
+    del.extend((0..LANES_MAX).flat_map(|lane| [record::key(records, lane), guard::hash_key(records, lane)]));
+    conn.ask(&[&b"SELECT"[..], b"0"]).await?;
+    conn.ask(&del).await?;
+    Ok(())
 }
 
 /// Reads the guards of all lanes.
@@ -139,11 +222,12 @@ pub async fn change_lanes(
     lanes: usize,
     lane_of: impl Fn(&[u8]) -> usize,
 ) -> Result<(), Error> {
-    let Some(record) = from.records.iter().min_by_key(|r| r.offset) else { return Ok(()) };
+    let Places::Lanes(records) = &from.at else { return Ok(()) };
+    let Some(record) = records.iter().min_by_key(|r| r.offset) else { return Ok(()) };
     let mut record = record.clone();
     record.job = JobState { lanes, ..from.job() };
     let mut commands: Vec<Vec<Vec<u8>>> = vec![vec![b"MULTI".to_vec()]];
-    for lane in 0..from.records.len() {
+    for lane in 0..records.len() {
         commands.push(vec![b"DEL".to_vec(), record::key(job, lane), guard::hash_key(job, lane)]);
     }
     for lane in 0..lanes {
@@ -207,7 +291,7 @@ mod tests {
     #[test]
     fn target_left_for_longer_than_the_lateness_is_too_old() {
         let record = |late_ms, time_ms| Record {
-            job: JobState { replid: None, generation: 1, lanes: 2, late_ms, scope: 0 },
+            job: JobState { shard: 0, replid: None, generation: 1, lanes: 2, late_ms, scope: 0 },
             phase: Phase::Following,
             offset: ReplOffset(7),
             stream_db: 0,
@@ -215,9 +299,14 @@ mod tests {
             time_ms,
         };
         let following = |late_ms, times: [i64; 2]| Following {
-            records: times.map(|time_ms| record(late_ms, time_ms)).to_vec(),
+            at: Places::Lanes(times.map(|time_ms| record(late_ms, time_ms)).to_vec()),
             guards: Guards::default(),
         };
+        let slots = |late_ms, time_ms| Following {
+            at: Places::Slots { job: record(late_ms, 0).job, positions: Vec::new(), time_ms },
+            guards: Guards::default(),
+        };
+        assert!(!slots(1000, 5000).is_too_old(6000) && slots(1000, 5000).is_too_old(6001));
         assert!(!following(1000, [5000, 5500]).is_too_old(6000));
         assert!(following(1000, [5000, 5500]).is_too_old(6001));
         assert!(!following(0, [5000, 5500]).is_too_old(i64::MAX));

@@ -12,6 +12,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Interval, MissedTickBehavior, Sleep, interval, sleep};
 
 use super::connect::{self, Identity};
+use super::wire::{READ_BYTES, Tokens, Wire};
 use super::{Error, InScope, checkpoint, escape_key, scan};
 use crate::clock::now_ms;
 use crate::delivery::Standalone;
@@ -23,30 +24,20 @@ use crate::net::backoff::Backoff;
 use crate::net::conn::Conn;
 use crate::net::info::Info;
 use crate::net::locate::Locator;
-use crate::offset::ReplOffset;
-use crate::resp::reply::Scanner;
-use crate::status::Status;
+use crate::offset::{ReplId, ReplOffset};
+use crate::status::{Shard, Status};
 
 /// Bytes taken from the router and not yet applied; beyond, the router waits.
 const QUEUED_BYTES_MAX: usize = 8 << 20;
 
-/// Bytes read from a socket at a time.
-const READ_BYTES: usize = 64 * 1024;
-
 /// How often an idle lane writes its record.
-const RECORD_INTERVAL: Duration = Duration::from_secs(1);
+pub(super) const RECORD_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A target that owes answers and sends nothing for so long is taken for gone.
-const SILENCE_MAX: Duration = Duration::from_secs(60);
+pub(super) const SILENCE_MAX: Duration = Duration::from_secs(60);
 
 /// After so long the status line says that the target doesn't answer.
-const SILENCE_NOTED: Duration = Duration::from_secs(2);
-
-/// A larger buffer is given back when what it held is sent.
-const OUT_BYTES_MAX: usize = 4 << 20;
-
-/// The place in the status line where reasons to wait for the target stand.
-const PLACE: &str = "target";
+pub(super) const SILENCE_NOTED: Duration = Duration::from_secs(2);
 
 /// What to do with a command that the target refuses for good.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,7 +50,6 @@ pub enum OnFault {
 
 /// What the driver needs besides the machine.
 pub struct Plan {
-    pub server: Locator,
     pub identity: Identity,
     pub on_fault: OnFault,
     pub retry_for: Option<Duration>,
@@ -70,11 +60,48 @@ pub struct Plan {
     /// What a copied key is remembered by (see [`Task::RemoveLeftovers`]).
     pub key_hash: fn(u32, &[u8]) -> u64,
     pub status: Arc<Status>,
+    /// The source primary whose units these are.
+    pub shard: Arc<Shard>,
     /// The target stands where an earlier process left it: its records are there.
     pub resumes: bool,
-    /// Remove what is in scope before the copy.
-    pub empty_first: bool,
+    /// What is to be removed before the copy.
+    pub empty_first: Option<Task>,
     pub progress: Box<dyn Progress + Send>,
+}
+
+/// Commands in RESP, each with its target database.
+pub(super) type Commands = Vec<(u32, Vec<u8>)>;
+
+impl Plan {
+    /// Does with commands that were refused for good what is wanted. Returns whether what refused them may go on now, and
+    /// the commands whose keys are to be copied again, each with its target database.
+    ///
+    /// # Errors
+    /// The fault itself, where that ends the job.
+    pub(super) fn take_faults(&self, at: &str, faults: &[Fault]) -> Result<(bool, Commands), Error> {
+        let mut goes_on = false;
+        for fault in faults {
+            self.status.error("refused for good");
+            // A refused transaction that doesn't say which command was wrong can't be sent without it; and behind a SELECT
+            // that failed another database was written to.
+            let stops = ["EXEC", SELECT].contains(&fault.what.command.as_str());
+            if self.on_fault == OnFault::Stop || stops {
+                return Err(Error::Fault(Box::new(fault.clone())));
+            }
+            let recopied = self.on_fault == OnFault::Recopy && !fault.suspects.is_empty();
+            self.status.commands_skipped.add(u64::from(!recopied));
+            if let Some(head) = &fault.copied {
+                self.progress.not_copied(fault.what.db, head);
+            }
+            tracing::warn!(
+                offset = %fault.what.offset, at, db = fault.what.db, command = fault.what.command, recopied,
+                key = escape_key(&fault.what.key), error = fault.words, "left out: the target refuses it for good"
+            );
+            goes_on |= !fault.applied && !recopied;
+        }
+        let recopy = faults.iter().filter(|_| self.on_fault == OnFault::Recopy);
+        Ok((goes_on, recopy.flat_map(|fault| fault.suspects.clone()).collect()))
+    }
 }
 
 /// Hears how far the lanes are.
@@ -83,32 +110,17 @@ pub trait Progress {
     fn applied(&self, offset: ReplOffset);
     /// Every lane's record names `offset` or a later one.
     fn recorded(&self, offset: ReplOffset);
-    /// The lanes are connected to the server of this run id: from here on it is its records that are told of.
-    fn connected(&self, run_id: &str);
     /// The keys, by source database, that a command writes which was sent to a target database.
     fn keys_written(&self, db: u32, command: &[u8]) -> Vec<(u32, Vec<u8>)>;
     /// A copied value of a target database was left out; `head` is how its RDB form begins, empty where it is no key.
     fn not_copied(&self, db: u32, head: &[u8]);
+    /// The name of the source's history now: it changes with a failover.
+    fn replid(&self) -> Option<ReplId>;
+    /// From here on it is the records of these servers, by their run ids, that are told of: the one that the lanes are
+    /// connected to, or the nodes of a cluster.
+    fn servers(&self, run_ids: Vec<String>);
     /// The target has fallen back: the router is to start again. False if it can't.
     fn rewind(&self, offset: ReplOffset, epoch: u64, standing: Standing) -> bool;
-}
-
-/// A connection and what is on its way through it.
-struct LaneIo {
-    conn: Conn,
-    out: Vec<u8>,
-    /// How much of `out` was written.
-    written: usize,
-    /// Received bytes of a reply that isn't whole.
-    input: Vec<u8>,
-    scanner: Scanner,
-    /// After a refusal: when to send again.
-    resume_at: Option<Instant>,
-    refusals: Backoff,
-    /// True while the status line shows why this lane waits.
-    waits: bool,
-    /// When it last answered, or had nothing to answer.
-    heard: Instant,
 }
 
 /// Why serving the lanes stopped.
@@ -126,10 +138,11 @@ enum Exit {
 
 pub struct Driver {
     plan: Plan,
+    server: Locator,
     machine: Standalone,
     batches: mpsc::Receiver<Batch>,
     ended: bool,
-    lanes: Vec<LaneIo>,
+    lanes: Vec<Wire>,
     /// The server that was written to last.
     run_id: Option<String>,
     read_buf: Vec<u8>,
@@ -142,10 +155,11 @@ pub struct Driver {
 }
 
 impl Driver {
-    pub fn new(plan: Plan, machine: Standalone, batches: mpsc::Receiver<Batch>) -> Self {
+    pub fn new(plan: Plan, server: Locator, machine: Standalone, batches: mpsc::Receiver<Batch>) -> Self {
         let tokens = Tokens::new(plan.rate);
         Driver {
             plan,
+            server,
             machine,
             batches,
             ended: false,
@@ -171,7 +185,7 @@ impl Driver {
             let exit = match self.open(first).await {
                 Ok(()) => {
                     first = false;
-                    self.plan.status.clear(PLACE);
+                    self.plan.status.clear(&self.place());
                     match self.serve().await {
                         Ok(exit) => exit,
                         Err(error) => return Err(self.stopped(error).await),
@@ -201,7 +215,7 @@ impl Driver {
                 backoff.progress();
             }
             self.plan.status.error("target connection");
-            self.plan.status.waiting(PLACE, &format!("{error}: connecting again"));
+            self.plan.status.waiting(&self.place(), &format!("{error}: connecting again"));
             tracing::warn!(error = %error, "target lost");
             let Some(wait) = backoff.failed(Instant::now()) else { return Err(error) };
             tokio::time::sleep(wait).await;
@@ -211,12 +225,12 @@ impl Driver {
     /// Connects all lanes and reads the records; on the first time writes them instead.
     async fn open(&mut self, first: bool) -> Result<(), Error> {
         let lanes = self.machine.lanes();
-        let mut found = connect::connect(&self.plan.server, &self.plan.identity, lanes).await?;
+        let mut found = connect::connect(&self.server, &self.plan.identity, lanes).await?;
         if first {
             let conn = found.conns.first_mut().ok_or_else(|| self.out_of_step())?;
             self.write_first_records(conn).await?;
-            if self.plan.empty_first {
-                self.perform(&Task::RemoveScope { databases: None }).await?;
+            if let Some(task) = self.plan.empty_first.clone() {
+                self.perform(&task).await?;
             }
         } else {
             let before = self.machine.replies_unseen();
@@ -224,7 +238,7 @@ impl Driver {
             self.plan.status.replies_unseen.add(self.machine.replies_unseen() - before);
             if let Reread::Rewind { offset, stream_db, epoch } = reread {
                 let conn = found.conns.first_mut().ok_or_else(|| self.out_of_step())?;
-                let guards = checkpoint::guards(conn, &self.plan.identity.job, lanes).await?;
+                let guards = checkpoint::guards(conn, &self.plan.identity.records(), lanes).await?;
                 let lanes = found.records.iter().flatten().map(|record| record.offset).collect();
                 self.rewind(offset, epoch, Standing { stream_db, guards, lanes })?;
             }
@@ -235,8 +249,8 @@ impl Driver {
         if !first && self.machine.recorded().is_none() && known.is_some_and(|known| known != found.run_id) {
             return Err(self.lost(Lost::Copy));
         }
-        self.plan.progress.connected(&found.run_id);
-        self.lanes = found.conns.into_iter().map(LaneIo::new).collect();
+        self.plan.progress.servers(vec![found.run_id.clone()]);
+        self.lanes = found.conns.into_iter().map(Wire::new).collect();
         Ok(())
     }
 
@@ -245,7 +259,7 @@ impl Driver {
         self.machine.set_time(now_ms());
         for lane in 0..self.machine.lanes() {
             let text = self.machine.first_record(lane).encode();
-            let key = record::key(&self.plan.identity.job, lane);
+            let key = record::key(&self.plan.identity.records(), lane);
             conn.ask(&[&b"SET"[..], &key, text.as_bytes()]).await?;
             failpoint!("first-record");
         }
@@ -254,7 +268,8 @@ impl Driver {
         if !holds!("old-guards-removed") {
             return Ok(());
         }
-        let hashes = (0..LANES_MAX).map(|lane| guard::hash_key(&self.plan.identity.job, lane));
+        let records = self.plan.identity.records();
+        let hashes = (0..LANES_MAX).map(|lane| guard::hash_key(&records, lane));
         let del: Vec<Vec<u8>> = std::iter::once(b"DEL".to_vec()).chain(hashes).collect();
         conn.ask(&del).await?;
         Ok(())
@@ -268,7 +283,7 @@ impl Driver {
         if self.plan.progress.rewind(offset, epoch, standing) {
             return Ok(());
         }
-        Err(Error::FellBack { address: self.plan.server.to_string(), offset })
+        Err(Error::FellBack { address: self.server.to_string(), offset })
     }
 
     async fn serve(&mut self) -> Result<Exit, Error> {
@@ -299,8 +314,11 @@ impl Driver {
         while records.poll_tick(cx).is_ready() {
             tick = true;
         }
-        if tick && let Some(silent) = self.look_for_silence() {
-            return Poll::Ready(Ok(Exit::Broken(silent)));
+        if tick {
+            self.machine.set_replid(self.plan.progress.replid());
+            if let Some(silent) = self.look_for_silence() {
+                return Poll::Ready(Ok(Exit::Broken(silent)));
+            }
         }
         loop {
             let mut busy = self.take_batches(cx);
@@ -390,43 +408,23 @@ impl Driver {
     }
 
     fn poll_write(&mut self, cx: &mut Context<'_>, lane: LaneId) -> Result<Step, Error> {
-        let Some(io) = self.lanes.get_mut(lane) else { return Ok(Step::Idle) };
-        let mut step = Step::Idle;
-        while io.written < io.out.len() {
-            match io.conn.poll_write(cx, io.out.get(io.written..).unwrap_or_default()) {
-                Poll::Ready(Ok(n)) if n > 0 => {
-                    io.written += n;
-                    self.plan.status.bytes_to_target.add(n as u64);
-                    step = Step::Busy;
-                }
-                Poll::Ready(Ok(_)) => return Ok(io.broken(std::io::ErrorKind::WriteZero.into())),
-                Poll::Ready(Err(error)) => return Ok(io.broken(error)),
-                Poll::Pending => return Ok(step),
-            }
-        }
-        if io.written > 0 {
-            failpoint!("written");
-        }
-        io.out.clear();
-        io.out.shrink_to(OUT_BYTES_MAX);
-        io.written = 0;
-        match io.conn.poll_flush(cx) {
-            Poll::Ready(Err(error)) => Ok(io.broken(error)),
-            Poll::Ready(Ok(())) | Poll::Pending => Ok(step),
-        }
+        let Some(wire) = self.lanes.get_mut(lane) else { return Ok(Step::Idle) };
+        Ok(match wire.poll_write(cx, &self.plan.status.bytes_to_target) {
+            Ok(true) => Step::Busy,
+            Ok(false) => Step::Idle,
+            Err(error) => Step::Exit(Exit::Broken(error)),
+        })
     }
 
     fn poll_read(&mut self, cx: &mut Context<'_>, lane: LaneId) -> Result<Step, Error> {
         let mut step = Step::Idle;
         loop {
-            let Some(io) = self.lanes.get_mut(lane) else { return Ok(step) };
-            let read = match io.conn.poll_read(cx, &mut self.read_buf) {
-                Poll::Ready(Ok(0)) => return Ok(io.broken(std::io::ErrorKind::UnexpectedEof.into())),
-                Poll::Ready(Ok(n)) => n,
-                Poll::Ready(Err(error)) => return Ok(io.broken(error)),
-                Poll::Pending => return Ok(step),
+            let Some(wire) = self.lanes.get_mut(lane) else { return Ok(step) };
+            let read = match wire.poll_read(cx, &mut self.read_buf) {
+                Ok(None) => return Ok(step),
+                Ok(Some(read)) => read,
+                Err(error) => return Ok(Step::Exit(Exit::Broken(error))),
             };
-            io.heard = Instant::now();
             step = Step::Busy;
             if let Some(exit) = self.take_answers(lane, read)? {
                 return Ok(Step::Exit(exit));
@@ -439,59 +437,33 @@ impl Driver {
 
     /// Hands the answers among the `read` bytes just received on `lane` to the machine.
     fn take_answers(&mut self, lane: LaneId, read: usize) -> Result<Option<Exit>, Error> {
-        let mut buf = std::mem::take(&mut self.read_buf);
-        let Some(io) = self.lanes.get_mut(lane) else { return Ok(None) };
-        let mut held = std::mem::take(&mut io.input);
-        let mut scanner = std::mem::take(&mut io.scanner);
-        let fresh = buf.get(..read).unwrap_or_default();
-        let mut input: &[u8] = if held.is_empty() {
-            fresh
-        } else {
-            held.extend_from_slice(fresh);
-            &held
-        };
-        let mut result = Ok(None);
-        loop {
-            let Ok((used, scanned)) = scanner.scan(input) else {
-                result = Ok(Some(Exit::Broken(self.out_of_step())));
-                break;
-            };
-            input = input.get(used..).unwrap_or_default();
-            let Some(scanned) = scanned else { break };
-            let event = match self.machine.answer(lane, scanned) {
-                Ok(None) => continue,
-                Ok(Some(event)) => event,
-                Err(_) => {
-                    result = Ok(Some(Exit::Broken(self.out_of_step())));
-                    break;
-                }
-            };
-            result = self.take_event(lane, event);
-            if !matches!(result, Ok(None)) {
-                break;
-            }
-        }
-        let rest = input.to_vec();
-        buf.resize(READ_BYTES, 0);
+        let buf = std::mem::take(&mut self.read_buf);
+        let Some(wire) = self.lanes.get_mut(lane) else { return Ok(None) };
+        let mut reader = std::mem::take(&mut wire.reader);
+        let said =
+            reader.each(buf.get(..read).unwrap_or_default(), |scanned| match self.machine.answer(lane, scanned) {
+                Ok(None) => None,
+                Ok(Some(event)) => self.take_event(lane, event).transpose(),
+                Err(_) => Some(Ok(Exit::Broken(self.out_of_step()))),
+            });
         self.read_buf = buf;
-        if let Some(io) = self.lanes.get_mut(lane) {
-            io.input = rest;
-            io.scanner = scanner;
+        if let Some(wire) = self.lanes.get_mut(lane) {
+            wire.reader = reader;
         }
-        result
+        said.unwrap_or_else(|_| Some(Ok(Exit::Broken(self.out_of_step())))).transpose()
     }
 
     fn take_event(&mut self, lane: LaneId, event: Event) -> Result<Option<Exit>, Error> {
         let status = &self.plan.status;
         let Some(io) = self.lanes.get_mut(lane) else { return Ok(None) };
         match event {
-            Event::Copied { values } => status.keys_done.add(values),
+            Event::Copied { values } => self.plan.shard.copied.keys_done.add(values),
             Event::Applied { commands } => status.commands_applied.add(commands),
             Event::Refused { words } => {
                 let code = words.split(' ').next().unwrap_or_default().to_owned();
                 status.error(&code);
                 io.waits = true;
-                status.waiting(&place(lane), &format!("target answers {code}: waiting"));
+                status.waiting(&place(&self.plan.shard, lane), &format!("target answers {code}: waiting"));
                 // A lane that waits does so for as long as it takes: the target is there, and says why.
                 let wait = io.refusals.failed(Instant::now()).unwrap_or(Duration::from_secs(5));
                 io.resume_at = Some(Instant::now() + wait);
@@ -499,7 +471,7 @@ impl Driver {
             }
             Event::Elsewhere { words } => {
                 status.error(words.split(' ').next().unwrap_or_default());
-                return Ok(Some(Exit::Broken(Error::Elsewhere { address: self.plan.server.to_string(), words })));
+                return Ok(Some(Exit::Broken(Error::Elsewhere { address: self.server.to_string(), words })));
             }
             Event::LostKeys { commands, lost } => {
                 status.commands_applied.add(commands);
@@ -513,35 +485,16 @@ impl Driver {
         if io.waits {
             io.waits = false;
             io.refusals.progress();
-            status.clear(&place(lane));
+            status.clear(&place(&self.plan.shard, lane));
         }
         Ok(None)
     }
 
     fn take_faults(&mut self, lane: LaneId, faults: Vec<Fault>) -> Result<Option<Exit>, Error> {
-        for fault in &faults {
-            self.plan.status.error("refused for good");
-            // A refused transaction that doesn't say which command was wrong can't be sent without it; and behind a SELECT
-            // that failed another database was written to.
-            let stops = ["EXEC", SELECT].contains(&fault.what.command.as_str());
-            if self.plan.on_fault == OnFault::Stop || stops {
-                return Err(Error::Fault(Box::new(fault.clone())));
-            }
-            let recopied = self.plan.on_fault == OnFault::Recopy && !fault.suspects.is_empty();
-            self.plan.status.commands_skipped.add(u64::from(!recopied));
-            if let Some(head) = &fault.copied {
-                self.plan.progress.not_copied(fault.what.db, head);
-            }
-            tracing::warn!(
-                offset = %fault.what.offset, lane, db = fault.what.db, command = fault.what.command, recopied,
-                key = escape_key(&fault.what.key), error = fault.words, "left out: the target refuses it for good"
-            );
-            if !fault.applied && !recopied {
-                self.machine.unpause(lane);
-            }
-        }
-        if self.plan.on_fault == OnFault::Recopy {
-            self.suspects.extend(faults.into_iter().flat_map(|fault| fault.suspects));
+        let (goes_on, suspects) = self.plan.take_faults(&format!("lane {lane}"), &faults)?;
+        self.suspects.extend(suspects);
+        if goes_on {
+            self.machine.unpause(lane);
         }
         Ok(None)
     }
@@ -551,10 +504,10 @@ impl Driver {
         let commands = commands.iter();
         let keys: BTreeSet<(u32, Vec<u8>)> =
             commands.flat_map(|(db, raw)| self.plan.progress.keys_written(*db, raw)).collect();
-        let mut conn = connect::side(&self.plan.server, &self.plan.identity).await?;
+        let mut conn = connect::side(&self.server, &self.plan.identity).await?;
         for (db, key) in keys {
             // Which lane's hash holds it doesn't matter: all are read.
-            let hash = guard::hash_key(&self.plan.identity.job, 0);
+            let hash = guard::hash_key(&self.plan.identity.records(), 0);
             conn.ask(&[&b"HSET"[..], &hash, &guard::field(db, &key), b"0"]).await?;
             failpoint!("suspect-noted");
         }
@@ -569,8 +522,8 @@ impl Driver {
         }
         let written = async {
             self.note_suspects(&fault.suspects).await?;
-            let mut conn = connect::side(&self.plan.server, &self.plan.identity).await?;
-            let key = record::stopped_key(&self.plan.identity.job);
+            let mut conn = connect::side(&self.server, &self.plan.identity).await?;
+            let key = record::stopped_key(&self.plan.identity.records());
             conn.ask(&[&b"SET"[..], &key, error.to_string().as_bytes()]).await?;
             failpoint!("stopped-noted");
             Ok::<(), Error>(())
@@ -583,26 +536,31 @@ impl Driver {
 
     /// Does what plain commands can't, on a connection of its own.
     async fn perform(&mut self, task: &Task) -> Result<(), Error> {
-        let mut conn = connect::side(&self.plan.server, &self.plan.identity).await?;
+        let mut conn = connect::side(&self.server, &self.plan.identity).await?;
         let in_scope = &self.plan.in_scope;
         let info = Info::parse(conn.ask(&[&b"INFO"[..], b"keyspace"]).await?.bytes().unwrap_or_default());
-        let filled = info.keyspace().into_iter().map(|(db, _)| db);
-        match task {
-            Task::RemoveScope { databases } => {
-                for db in filled.filter(|db| databases.as_ref().is_none_or(|list| list.contains(db))) {
-                    scan::remove(&mut conn, db, |key| in_scope(db, key)).await?;
+        let filled: Vec<u32> = info.keyspace().into_iter().map(|(db, _)| db).collect();
+        for step in task.steps() {
+            match step {
+                Task::RemoveScope { databases, .. } => {
+                    for db in filled.iter().filter(|db| databases.as_ref().is_none_or(|list| list.contains(db))) {
+                        scan::remove(&mut conn, *db, |key| step.concerns(key) && in_scope(*db, key)).await?;
+                    }
+                    failpoint!("scope-removed");
                 }
-                failpoint!("scope-removed");
-            }
-            Task::RemoveLeftovers { copied } => {
-                let hash = self.plan.key_hash;
-                let mut removed = 0;
-                for db in filled {
-                    let doomed = |key: &[u8]| in_scope(db, key) && !copied.contains(&hash(db, key));
-                    removed += scan::remove(&mut conn, db, doomed).await?;
+                Task::RemoveLeftovers { copied, .. } => {
+                    let hash = self.plan.key_hash;
+                    let mut removed = 0;
+                    for db in &filled {
+                        let doomed =
+                            |key: &[u8]| step.concerns(key) && in_scope(*db, key) && !copied.contains(&hash(*db, key));
+                        removed += scan::remove(&mut conn, *db, doomed).await?;
+                    }
+                    failpoint!("leftovers-removed");
+                    tracing::info!(keys = removed, "removed what an earlier copy had left");
                 }
-                failpoint!("leftovers-removed");
-                tracing::info!(keys = removed, "removed what an earlier copy had left");
+                // Of clusters only, and never one in the other.
+                Task::Everywhere { .. } | Task::InOrder(_) => return Err(self.out_of_step()),
             }
         }
         Ok(())
@@ -634,26 +592,31 @@ impl Driver {
 
     /// Says so if the target owes answers for a while; after a long one it is taken for gone.
     fn look_for_silence(&mut self) -> Option<Error> {
-        let owed = |(lane, io): (LaneId, &LaneIo)| self.machine.awaits_answer(lane).then(|| io.heard.elapsed());
+        let owed = |(lane, io): (LaneId, &Wire)| self.machine.awaits_answer(lane).then(|| io.heard.elapsed());
         let longest = self.lanes.iter().enumerate().filter_map(owed).max().unwrap_or_default();
         let silent = longest > SILENCE_NOTED;
         if silent != self.silent {
             self.silent = silent;
             match silent {
-                true => self.plan.status.waiting(PLACE, "target doesn't answer: waiting"),
-                false => self.plan.status.clear(PLACE),
+                true => self.plan.status.waiting(&self.place(), "target doesn't answer: waiting"),
+                false => self.plan.status.clear(&self.place()),
             }
         }
         (longest > SILENCE_MAX)
-            .then(|| Error::Silent { address: self.plan.server.to_string(), seconds: SILENCE_MAX.as_secs() })
+            .then(|| Error::Silent { address: self.server.to_string(), seconds: SILENCE_MAX.as_secs() })
+    }
+
+    /// Where the status line has the reasons to wait for the target.
+    fn place(&self) -> String {
+        self.plan.shard.place("target")
     }
 
     fn out_of_step(&self) -> Error {
-        Error::OutOfStep { address: self.plan.server.to_string() }
+        Error::OutOfStep { address: self.server.to_string() }
     }
 
     fn lost(&self, lost: Lost) -> Error {
-        Error::Lost { address: self.plan.server.to_string(), lost }
+        Error::Lost { address: self.server.to_string(), lost }
     }
 }
 
@@ -663,58 +626,6 @@ enum Step {
     Exit(Exit),
 }
 
-impl LaneIo {
-    fn new(conn: Conn) -> Self {
-        LaneIo {
-            conn,
-            out: Vec::new(),
-            written: 0,
-            input: Vec::new(),
-            scanner: Scanner::new(),
-            resume_at: None,
-            refusals: Backoff::new(None),
-            waits: false,
-            heard: Instant::now(),
-        }
-    }
-
-    fn broken(&self, error: std::io::Error) -> Step {
-        Step::Exit(Exit::Broken(self.conn.lost(error).into()))
-    }
-}
-
-/// A bound on the bytes a second, as a bucket that fills with time and may go below empty.
-struct Tokens {
-    rate: Option<u64>,
-    level: f64,
-    since: Instant,
-}
-
-impl Tokens {
-    fn new(rate: Option<u64>) -> Self {
-        Tokens { rate, level: 0.0, since: Instant::now() }
-    }
-
-    fn available(&mut self, now: Instant) -> bool {
-        let Some(rate) = self.rate else { return true };
-        let rate = rate as f64;
-        // At most a tenth of a second's worth is saved up.
-        self.level = (self.level + now.duration_since(self.since).as_secs_f64() * rate).min(rate / 10.0);
-        self.since = now;
-        self.level >= 0.0
-    }
-
-    fn spend(&mut self, bytes: usize) {
-        self.level -= if self.rate.is_some() { bytes as f64 } else { 0.0 };
-    }
-
-    /// When more may be sent, if not now.
-    fn next(&self) -> Option<Instant> {
-        let rate = self.rate.filter(|_| self.level < 0.0)?;
-        Some(self.since + Duration::from_secs_f64(-self.level / rate as f64))
-    }
-}
-
-fn place(lane: LaneId) -> String {
-    format!("lane {lane}")
+fn place(shard: &Shard, lane: LaneId) -> String {
+    shard.place(&format!("lane {lane}"))
 }

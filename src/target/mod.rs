@@ -1,22 +1,27 @@
-//! Where the data goes: connections to a standalone target, and the work that plain commands can't do.
+//! Where the data goes: connections to a server or the nodes of a cluster, and the work that plain commands can't do.
 
 pub mod checkpoint;
+pub mod cluster;
 pub mod connect;
 pub mod driver;
+pub mod forget;
 pub mod lease;
+pub mod nodes;
 pub mod owner;
 pub mod preflight;
 pub mod replicas;
 pub mod scan;
 pub mod settle;
+mod wire;
 
 use std::sync::Arc;
 
 use crate::delivery::record;
 use crate::delivery::refusal::{Refusal, refusal};
 use crate::delivery::standalone::{Fault, Lost, SELECT};
-use crate::net::{Side, conn, permission};
+use crate::net::{self, Side, conn, permission};
 use crate::offset::ReplOffset;
+use crate::resp::reply::Reply;
 
 /// Whether a key of a target database is one that the job writes.
 pub type InScope = Arc<dyn Fn(u32, &[u8]) -> bool + Send + Sync>;
@@ -46,6 +51,12 @@ pub enum Error {
     Evicts { address: String, policy: String },
     #[error("target {address} is a cluster, which keyferry can't write to yet")]
     Cluster { address: String },
+    #[error("the target's cluster can't be asked: {0}")]
+    Topology(#[from] net::cluster::Error),
+    #[error("no node of the target's cluster {address} owns slots {slots}")]
+    NotWhole { address: String, slots: String },
+    #[error("slot {slot} of the target's cluster {address} is on the move")]
+    Moving { address: String, slot: u16 },
     #[error("the answers of target {address} don't match what was sent")]
     OutOfStep { address: String },
     #[error("target {address} answers {words}")]
@@ -67,10 +78,13 @@ impl Error {
     pub fn is_passing(&self) -> bool {
         match self {
             Error::Net(error) => error.is_passing(),
+            Error::Topology(error) => error.is_passing(),
             Error::NotPrimary { .. }
             | Error::TwoServers { .. }
             | Error::OutOfStep { .. }
             | Error::Elsewhere { .. }
+            | Error::NotWhole { .. }
+            | Error::Moving { .. }
             | Error::Silent { .. } => true,
             Error::Fault(_)
             | Error::Unfenced { .. }
@@ -91,6 +105,7 @@ impl Error {
     pub fn hint(&self) -> Option<String> {
         Some(match self {
             Error::Net(error) => return error.hint(),
+            Error::Topology(error) => return error.hint(),
             Error::Fault(fault) if permission::hint(&fault.words, Side::Target).is_some() => {
                 return permission::hint(&fault.words, Side::Target);
             }
@@ -116,6 +131,14 @@ impl Error {
                  or --flush-target"
                     .into()
             }
+            Error::NoDatabase { words, .. } if words.contains("cluster mode") => {
+                "a cluster has database 0 only (Valkey 9: raise cluster-databases): map all of them to it with \
+                 --db-map, as in --db-map 1:0,2:0"
+                    .into()
+            }
+            Error::NotWhole { .. } => {
+                "CLUSTER NODES shows which nodes are there; CLUSTER ADDSLOTS gives slots away".into()
+            }
             Error::NoDatabase { .. } => {
                 "raise `databases` in the target's configuration, or map the database with --db-map".into()
             }
@@ -127,6 +150,7 @@ impl Error {
                 "use the version of keyferry that wrote it, another --job, or --restart to copy again".into()
             }
             Error::Cluster { .. }
+            | Error::Moving { .. }
             | Error::FellBack { .. }
             | Error::TwoServers { .. }
             | Error::OutOfStep { .. }
@@ -142,6 +166,15 @@ fn refused(conn: &conn::Conn, command: &[u8], words: String) -> Error {
     match refusal(&words) {
         Refusal::ForGood => conn.refused(command, words).into(),
         Refusal::Passing | Refusal::Elsewhere => Error::Elsewhere { address: conn.address().to_owned(), words },
+    }
+}
+
+/// Sends one command and waits for its reply; an error reply is an error, passing where what the words say passes, as
+/// when a slot has moved.
+async fn ask<A: AsRef<[u8]>>(conn: &mut conn::Conn, args: &[A]) -> Result<Reply, Error> {
+    match conn.call(args).await? {
+        Reply::Error(words) => Err(refused(conn, args.first().map_or(&b""[..], AsRef::as_ref), words)),
+        reply => Ok(reply),
     }
 }
 

@@ -1,11 +1,13 @@
 //! What the target's replicas have: until then the units behind their records are kept, since a replica that takes over
 //! without them must get them again.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
-use crate::net::conn::{Conn, Error};
+use super::nodes::{Node, Target};
+use super::{Error, ask};
+use crate::net::conn::Conn;
 use crate::net::info::Info;
-use crate::net::locate::Locator;
 use crate::offset::ReplOffset;
 
 /// How often the target is asked.
@@ -13,21 +15,21 @@ const ASK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Hears what is found out.
 pub trait Watcher: Send + Sync {
-    /// What every lane's record says, and on which server; `None` during the copy.
+    /// What every record says, and on which servers; `None` during the copy.
     fn recorded(&self) -> Option<Recorded>;
     /// Nothing before `offset` can be lost by a failover; `replicas`: how many there are.
     fn covered(&self, offset: ReplOffset, replicas: usize);
 }
 
-/// Every lane's record names this offset or a later one.
+/// Every record names this offset or a later one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Recorded {
     pub offset: ReplOffset,
-    /// The run id of the server that the lanes read and wrote those records on.
-    pub run_id: String,
+    /// The run ids of the servers that those records were read and written on: one, or the primaries of a cluster.
+    pub servers: Vec<String>,
 }
 
-/// What the target says of itself and its replicas.
+/// What a primary says of itself and its replicas.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Answer {
     primary: bool,
@@ -39,51 +41,73 @@ struct Answer {
     replicas: Vec<u64>,
 }
 
-/// A position of the records, and the place in the target's own stream behind which a replica has them.
+/// A position of the records, and the place in a primary's own stream behind which a replica has them.
 #[derive(Debug, PartialEq, Eq)]
 struct Asked {
-    recorded: Recorded,
+    offset: ReplOffset,
+    run_id: String,
     replid: String,
     needed: u64,
 }
 
+/// What is known of one primary and its replicas.
+#[derive(Default)]
+struct Watched {
+    conn: Option<Conn>,
+    asked: Option<Asked>,
+    /// The last position that its replicas were found to have, and of which server that was.
+    covered: Option<(ReplOffset, String)>,
+    replicas: usize,
+}
+
 /// Asks again and again; never returns. The lanes notice when the target is gone.
-pub async fn watch(server: &Locator, watcher: &dyn Watcher) {
-    let (mut conn, mut asked) = (None, None);
+pub async fn watch(target: &Target, watcher: &dyn Watcher) {
+    let mut all = HashMap::new();
     loop {
-        match ask(server, watcher, &mut conn, &mut asked).await {
-            Ok(true) => {}
-            // The address may have moved.
-            Ok(false) => conn = None,
-            Err(error) => {
-                tracing::debug!(error = %error, "can't ask the target for its replicas");
-                conn = None;
-            }
+        if let Err(error) = look(target, watcher, &mut all).await {
+            tracing::debug!(error = %error, "can't ask the target for its replicas");
         }
         tokio::time::sleep(ASK_INTERVAL).await;
     }
 }
 
-/// False if another server answered than the one that the lanes write to.
-async fn ask(
-    server: &Locator,
-    watcher: &dyn Watcher,
-    conn: &mut Option<Conn>,
-    asked: &mut Option<Asked>,
-) -> Result<bool, Error> {
+/// Asks every primary, and tells what all of them have.
+async fn look(target: &Target, watcher: &dyn Watcher, all: &mut HashMap<String, Watched>) -> Result<(), Error> {
     // Before the question: the place that is answered then lies behind these records.
-    let Some(recorded) = watcher.recorded() else { return Ok(true) };
-    if conn.is_none() {
-        *conn = Some(server.connect().await?);
+    let Some(recorded) = watcher.recorded() else { return Ok(()) };
+    let nodes = target.nodes().await?;
+    all.retain(|id, _| nodes.iter().any(|node| node.id == *id));
+    for node in &nodes {
+        all.entry(node.id.clone()).or_default().look(node, &recorded).await?;
     }
-    let Some(conn) = conn else { return Ok(true) };
-    let reply = conn.ask(&[b"INFO"]).await?;
-    let answer = Answer::of(&Info::parse(reply.bytes().unwrap_or_default()));
-    let same = answer.is_of(&recorded);
-    if let Some(covered) = covered(recorded, &answer, asked) {
-        watcher.covered(covered, answer.replicas.len());
+    // What was found of a server counts as long as it's one of those that the records are on.
+    let of_server = |watched: &Watched| {
+        let (offset, run_id) = watched.covered.as_ref()?;
+        recorded.servers.contains(run_id).then_some(*offset)
+    };
+    if let Some(covered) = all.values().map(of_server).min().flatten() {
+        watcher.covered(covered, all.values().map(|watched| watched.replicas).sum());
     }
-    Ok(same)
+    Ok(())
+}
+
+impl Watched {
+    /// Asks a primary. A connection to another server than the records are on is given up: the address may have moved.
+    async fn look(&mut self, node: &Node, recorded: &Recorded) -> Result<(), Error> {
+        let mut conn = match self.conn.take() {
+            Some(conn) => conn,
+            None => node.server.connect().await?,
+        };
+        let answer = Answer::of(&Info::parse(ask(&mut conn, &[b"INFO"]).await?.bytes().unwrap_or_default()));
+        if answer.is_of(recorded) {
+            self.conn = Some(conn);
+        }
+        self.replicas = answer.replicas.len();
+        if let Some(offset) = covered(recorded, &answer, &mut self.asked) {
+            self.covered = Some((offset, answer.run_id));
+        }
+        Ok(())
+    }
 }
 
 impl Answer {
@@ -99,15 +123,14 @@ impl Answer {
     }
 
     fn is_of(&self, recorded: &Recorded) -> bool {
-        self.primary && self.run_id == recorded.run_id
+        self.primary && recorded.servers.contains(&self.run_id)
     }
 }
 
 impl Asked {
-    /// True if a place in the target's stream means the same to both, and the records haven't fallen back between them.
+    /// True if a place in the server's stream means the same to both, and the records haven't fallen back between them.
     fn goes_on_as(&self, now: &Asked) -> bool {
-        let same = self.replid == now.replid && self.recorded.run_id == now.recorded.run_id;
-        same && self.recorded.offset <= now.recorded.offset
+        self.replid == now.replid && self.run_id == now.run_id && self.offset <= now.offset
     }
 }
 
@@ -115,19 +138,20 @@ impl Asked {
 ///
 /// Places are compared along one history of one server only: behind a failover the same number may stand for less, and
 /// what was given up by it couldn't be sent again.
-fn covered(recorded: Recorded, answer: &Answer, asked: &mut Option<Asked>) -> Option<ReplOffset> {
+fn covered(recorded: &Recorded, answer: &Answer, asked: &mut Option<Asked>) -> Option<ReplOffset> {
     let before = asked.take();
-    if !answer.is_of(&recorded) {
+    if !answer.is_of(recorded) {
         return None;
     }
     let Some(furthest) = answer.replicas.iter().max() else { return Some(recorded.offset) };
-    let now = Asked { recorded, replid: answer.replid.clone(), needed: answer.own };
+    let (run_id, replid) = (answer.run_id.clone(), answer.replid.clone());
+    let now = Asked { offset: recorded.offset, run_id, replid, needed: answer.own };
     let Some(before) = before.filter(|before| before.goes_on_as(&now)) else {
         *asked = Some(now);
         return None;
     };
     let safe = *furthest >= before.needed;
-    let position = before.recorded.offset;
+    let position = before.offset;
     *asked = Some(if safe { now } else { before });
     safe.then_some(position)
 }
@@ -137,7 +161,7 @@ mod tests {
     use super::*;
 
     fn recorded(offset: u64, run_id: &str) -> Recorded {
-        Recorded { offset: ReplOffset(offset), run_id: run_id.into() }
+        Recorded { offset: ReplOffset(offset), servers: vec!["other".into(), run_id.into()] }
     }
 
     fn answer(run_id: &str, replid: &str, own: u64, replicas: &[u64]) -> Answer {
@@ -149,7 +173,7 @@ mod tests {
     fn covered_waits_for_a_replica_where_there_is_one() {
         let mut asked = None;
         let mut ask = |at, own, replicas: &[u64]| {
-            covered(recorded(at, "a"), &answer("a", "h", own, replicas), &mut asked).map(|offset| offset.0)
+            covered(&recorded(at, "a"), &answer("a", "h", own, replicas), &mut asked).map(|offset| offset.0)
         };
         assert_eq!(ask(10, 500, &[]), Some(10));
         assert_eq!(ask(20, 600, &[600]), None, "what was asked first is the place");
@@ -161,7 +185,7 @@ mod tests {
     /// The lanes' units behind 20 are on a server that is gone: a replica of its successor never had them.
     #[test]
     fn covered_compares_no_places_of_two_servers() {
-        let ask = |asked: &mut Option<Asked>, at: Recorded, answer: &Answer| covered(at, answer, asked);
+        let ask = |asked: &mut Option<Asked>, at: Recorded, answer: &Answer| covered(&at, answer, asked);
         let before = || {
             let mut asked = None;
             ask(&mut asked, recorded(20, "a"), &answer("a", "h", 600, &[500]));

@@ -4,6 +4,7 @@
 
 #[macro_use]
 mod client;
+mod cluster;
 mod compare;
 mod line;
 mod load;
@@ -14,6 +15,7 @@ mod tool;
 mod wait;
 
 mod acl;
+mod cluster_target;
 mod copy;
 mod ends;
 mod failpoints;
@@ -28,5 +30,7 @@ mod rules;
 mod rules_out;
 mod sentinel;
 mod settle;
+mod shards;
 mod side;
+mod topology;
 mod torture;

@@ -17,6 +17,7 @@ use keyferry::source::side::Position;
 use keyferry::source::times::Times;
 use keyferry::target;
 use keyferry::target::connect::Identity;
+use keyferry::target::nodes::Target;
 use keyferry::target::settle::{Answer, Plan, Settled, Source, Unsettled, settle, unsettle};
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
@@ -29,7 +30,7 @@ static IDENTITY: OnceLock<Identity> = OnceLock::new();
 
 /// What keyferry's own code is called with, as a job would.
 struct Job {
-    server: Locator,
+    target: Target,
     identity: Identity,
     late_ms: i64,
     in_scope: fn(u32, &[u8]) -> bool,
@@ -45,7 +46,7 @@ impl Job {
         let address = HostPort { host: "127.0.0.1".into(), port };
         let server = conn::Server { side: Side::Target, address, user: None, password: None, tls: None };
         Job {
-            server: server.into(),
+            target: Target::Standalone(Locator::fixed(server, BTreeMap::new())),
             identity: IDENTITY.get_or_init(|| Identity::new("j", false)).clone(),
             late_ms: GRACE_MS,
             in_scope: |_, key| !key.starts_with(b"foreign"),
@@ -55,10 +56,11 @@ impl Job {
 
     fn plan(&self) -> Plan<'_> {
         Plan {
-            server: &self.server,
+            target: &self.target,
             identity: &self.identity,
             late_ms: self.late_ms,
             sources_of: &|db| vec![db],
+            shard_of: &|_| 0,
             in_scope: &self.in_scope,
             bytes_max: self.bytes_max,
         }

@@ -69,7 +69,8 @@ impl Certificates {
         Server::with(name, &config)
     }
 
-    fn lines(&self, cert: &str, asks_client: bool) -> Vec<String> {
+    /// The config lines of such a server.
+    pub fn lines(&self, cert: &str, asks_client: bool) -> Vec<String> {
         let auth = if asks_client { "yes" } else { "no" };
         vec![
             "tls-port {port2}".to_string(),

@@ -359,7 +359,7 @@ fn record_of_a_joint_flush_counts_the_pieces_of_all_lanes() {
 }
 
 fn record_of(lanes: usize, offset: u64) -> Record {
-    let job = JobState { replid: None, generation: 1, lanes, late_ms: 0, scope: 0 };
+    let job = JobState { shard: 0, replid: None, generation: 1, lanes, late_ms: 0, scope: 0 };
     let offset = ReplOffset(offset);
     Record { job, phase: Phase::Following, offset, stream_db: 0, pieces: 0, time_ms: 0 }
 }

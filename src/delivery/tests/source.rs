@@ -223,7 +223,10 @@ impl Source {
     pub fn task(&mut self, commands: &[&str]) -> &mut Self {
         let split = |c: &&str| (0, args(&c.split(' ').collect::<Vec<_>>()));
         let commands = commands.iter().map(split).collect();
-        self.unit(0, vec![(LaneSet::all(self.lanes), commands, Some(Task::RemoveScope { databases: None }))]);
+        self.unit(
+            0,
+            vec![(LaneSet::all(self.lanes), commands, Some(Task::RemoveScope { databases: None, slots: None }))],
+        );
         self
     }
 
@@ -300,8 +303,8 @@ impl Source {
         }
         if leftovers {
             let mut unit = UnitBuilder::default();
-            let task = Task::RemoveLeftovers { copied: std::sync::Arc::default() };
-            unit.task(task, router.all_lanes());
+            let task = Task::RemoveLeftovers { copied: std::sync::Arc::default(), slots: None };
+            unit.task(task, router.everywhere());
             router.unit(&mut unit, 0, ReplOffset(0));
         }
         router.copy_end(self.copy_end.0, self.copy_end.1);
@@ -314,12 +317,12 @@ impl Source {
             let mut built = UnitBuilder::default();
             let mut raw = Vec::new();
             if let Some(task) = &part.task {
-                built.task(task.clone(), part.lanes);
+                built.task(task.clone(), part.lanes.into());
             }
             for (db, command) in &part.commands {
                 raw.clear();
                 encode::command(&mut raw, &words(command));
-                built.command(*db, part.lanes, &raw);
+                built.command(*db, part.lanes.into(), &raw);
             }
             match (&part.commands[..], part.lanes.iter().next()) {
                 ([(db, _)], Some(lane)) if part.lanes.len() == 1 && part.task.is_none() => {

@@ -1,17 +1,20 @@
 //! Keys that are copied from the source, since the stream alone can't tell what they hold: their guards, and the units
 //! that are made into copies.
 
+use std::collections::BTreeMap;
+
 use super::{COPY_KEYS_MAX, COPY_KEYS_OF_UNIT_MAX, Command, Stream};
 use crate::args::{Args, OwnedArgs};
 use crate::commands::{self, CopyKey, Databases, KeyAt, SmallKeys};
 use crate::delivery::guard::{self, Guards};
 use crate::delivery::record::is_own_key;
-use crate::delivery::unit::{LaneSet, Task};
+use crate::delivery::unit::Task;
 use crate::offset::ReplOffset;
 use crate::pipeline::copy_keys::{CopyError, Guard};
 use crate::pipeline::decode::{Error, key_hash, type_of};
 use crate::pipeline::value::Attributes;
 use crate::rdb;
+use crate::slot::Slot;
 use crate::source::side::Found;
 
 impl Stream<'_> {
@@ -20,13 +23,13 @@ impl Stream<'_> {
         let copy_keys = &self.parts.copy_keys;
         let pending = self.in_transaction || !self.trusted;
         let passed = self.parts.feed.recorded() >= copy_keys.until() || !holds!("guards-until-recorded");
-        if !self.guards_stored || pending || !passed {
+        if !self.guards_stored || self.parts.router.is_by_slot() || pending || !passed {
             return;
         }
         failpoint!("guards-dropped");
         self.guards_stored = false;
-        for lane in self.parts.router.all_lanes().iter() {
-            let del = OwnedArgs::new(&[&b"DEL"[..], &guard::hash_key(&self.parts.job, lane)]);
+        for lane in self.parts.router.everywhere().lanes() {
+            let del = OwnedArgs::new(&[&b"DEL"[..], &self.guards_key(lane)]);
             let (offset, db) = self.whole;
             self.parts.router.single(lane, 0, db, offset, del.args().raw());
         }
@@ -156,12 +159,24 @@ impl Stream<'_> {
         if wanted.is_empty() {
             return Ok(());
         }
-        let (found, offset) = self.parts.copy_keys.read(&wanted)?;
-        for ((db, key), found) in wanted.iter().zip(&found) {
-            self.put(*db, key, found)?;
-            self.store_guard(*db, key, offset);
+        for together in self.askable(wanted) {
+            let (found, offset) = self.parts.copy_keys.read(&together)?;
+            for ((db, key), found) in together.iter().zip(&found) {
+                self.put(*db, key, found)?;
+                self.store_guard(*db, key, offset);
+            }
         }
         Ok(())
+    }
+
+    /// The keys that can be asked for in one transaction: with a cluster those of one slot.
+    fn askable(&self, keys: Vec<(u32, Vec<u8>)>) -> Vec<Vec<(u32, Vec<u8>)>> {
+        if self.parts.slots.is_none() {
+            return vec![keys];
+        }
+        let mut slots: BTreeMap<Slot, Vec<(u32, Vec<u8>)>> = BTreeMap::new();
+        keys.into_iter().for_each(|(db, key)| slots.entry(Slot::of(&key)).or_default().push((db, key)));
+        slots.into_values().collect()
     }
 
     /// Adds the record "this key stands at that offset", which a later process finds.
@@ -172,7 +187,7 @@ impl Stream<'_> {
     /// Adds what makes the target's key equal to `found`.
     pub(super) fn put(&mut self, source_db: u32, key: &[u8], found: &Found) -> Result<(), Error> {
         let db = self.parts.scope.target_database(source_db);
-        let lanes = LaneSet::one(self.parts.router.lane_of(key));
+        let place = self.parts.router.place_of(key);
         #[cfg(feature = "failpoints")]
         if !holds!("copy-in-order") {
             return self.put_beside(db, key, found);
@@ -183,13 +198,13 @@ impl Stream<'_> {
         };
         let Some(value) = verified.filter(|v| self.parts.scope.type_in(type_of(&v.value))) else {
             let del = OwnedArgs::new(&[&b"DEL"[..], key]);
-            self.unit.command(db, lanes, del.args().raw());
+            self.unit.command(db, place, del.args().raw());
             return Ok(());
         };
         let writer = self.parts.writer;
         let attributes = Attributes { expires_at_ms: writer.late(found.expires_at_ms), ..Attributes::default() };
         let unit = &mut self.unit;
-        let put = writer.replace(key, &value.value, value.meta, &attributes, |raw| unit.command(db, lanes, raw));
+        let put = writer.replace(key, &value.value, value.meta, &attributes, |raw| unit.command(db, place, raw));
         put.or_else(|error| self.cannot_put(source_db, key, error))
     }
 
@@ -211,13 +226,15 @@ impl Stream<'_> {
             Databases::These(list) => Some(list.iter().map(|db| self.parts.scope.target_database(*db)).collect()),
         };
         let forgotten: Vec<Guards> = match databases {
-            Databases::All => vec![self.parts.copy_keys.forget(None)],
-            Databases::These(list) => list.iter().map(|db| self.parts.copy_keys.forget(Some(*db))).collect(),
+            Databases::All => vec![self.forget(None)],
+            Databases::These(list) => list.iter().map(|db| self.forget(Some(*db))).collect(),
         };
         // What the transaction did before is gone with the flush, but for what lies elsewhere.
-        self.unit.clear();
+        self.unit.clear_commands();
         let elsewhere: Vec<CopyKey> = self.written.drain(..).filter(|key| !flushed(key.db)).collect();
-        self.unit.task(Task::RemoveScope { databases: targets.clone() }, self.parts.router.all_lanes());
+        let slots = self.parts.slots_now();
+        let everywhere = self.parts.router.everywhere();
+        self.unit.task(Task::RemoveScope { databases: targets.clone(), slots }, everywhere);
         forgotten.iter().for_each(|guards| self.remove_guards(guards));
         self.copy(&elsewhere)?;
         // A target database that others flow into as well has lost their keys too.
@@ -243,12 +260,13 @@ impl Stream<'_> {
         let scope = &self.parts.scope;
         let sides: Vec<u32> = [a, b].into_iter().filter(|db| scope.database_in(*db)).collect();
         let targets: Vec<u32> = sides.iter().map(|db| scope.target_database(*db)).collect();
-        self.unit.clear();
+        self.unit.clear_commands();
         let elsewhere: Vec<CopyKey> = self.written.drain(..).filter(|key| !sides.contains(&key.db)).collect();
-        let all = self.parts.router.all_lanes();
-        self.unit.task(Task::RemoveScope { databases: Some(targets.clone()) }, all);
+        let all = self.parts.router.everywhere();
+        let slots = self.parts.slots_now();
+        self.unit.task(Task::RemoveScope { databases: Some(targets.clone()), slots }, all);
         for db in &sides {
-            let forgotten = self.parts.copy_keys.forget(Some(*db));
+            let forgotten = self.forget(Some(*db));
             self.remove_guards(&forgotten);
         }
         self.copy(&elsewhere)?;

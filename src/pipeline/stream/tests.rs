@@ -14,9 +14,12 @@ use crate::pipeline::copy_keys::CopyKeys;
 use crate::pipeline::decode::Leftovers;
 use crate::pipeline::feed::{Budget, Feed};
 use crate::pipeline::learn::Learner;
+use crate::pipeline::shard::Leader;
 use crate::pipeline::value::ValueWriter;
+use crate::route::Router;
 use crate::source::{self, Ack};
 use crate::status::Status;
+use crate::target::nodes::Target;
 use std::sync::Arc;
 
 const BATCHES_MAX: usize = 16;
@@ -31,6 +34,7 @@ fn parts(batches: mpsc::Sender<Batch>, runtime: &tokio::runtime::Runtime) -> Par
     let feed = Arc::new(Feed::new(None, ReplOffset(0), None, &Budget { memory_bytes: 1 << 20, spool: None }));
     let asking = Asking::new(runtime.handle().clone(), Arc::clone(&feed));
     let side = source::side::Side::new(nowhere(Side::Source));
+    let status = Arc::new(Status::new("job"));
     Parts {
         feed,
         scope: Arc::new(Scope::new(ScopeSpec::default()).unwrap()),
@@ -39,14 +43,18 @@ fn parts(batches: mpsc::Sender<Batch>, runtime: &tokio::runtime::Runtime) -> Par
         copy_keys: CopyKeys::new(side, asking.clone(), None),
         router: Router::new(1),
         batches,
-        status: Arc::new(Status::new("job")),
+        shard: status.add_shard(0, "source"),
+        status,
         ack: Arc::new(Ack::new(false)),
         skip_faults: false,
         kept: None,
         leftovers: Leftovers::None,
+        records: "job".into(),
         job: "job".into(),
+        slots: None,
+        leads: (Leader::default(), 0),
         standing: Standing::default(),
-        learner: Learner::new(nowhere(Side::Target), asking),
+        learner: Learner::new(Target::Standalone(nowhere(Side::Target)), asking),
     }
 }
 

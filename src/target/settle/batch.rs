@@ -1,17 +1,20 @@
 //! What is moved in one transaction: which items, to which times, and the marker that goes with them.
 
+use std::collections::BTreeMap;
+
 use super::items::{Direction, Item, Items, Place};
-use super::marker::Marker;
+use super::marker::{self, Marker};
 use super::{Plan, Source};
 use crate::clock;
-use crate::delivery::guard;
 use crate::delivery::settling::{self, Told};
+use crate::delivery::{guard, record, slots};
 use crate::net::conn;
 use crate::resp::encode;
+use crate::slot::Slot;
 
 /// Keys and fields that are moved in one transaction.
 const BATCH_ITEMS_MAX: usize = 1000;
-/// And the bytes of their commands, about.
+/// And the bytes of their names, about.
 const BATCH_BYTES_MAX: usize = 1 << 20;
 
 /// The largest expiry of a field that Redis' commands take. Source: redis 7.4 src/t_hash.c, HFE_MAX_ABS_TIME_MSEC.
@@ -20,14 +23,17 @@ const REDIS_FIELD_MS_MAX: i64 = (1 << 46) - 1;
 /// What is due within this time is noted: so long a broken-off settling may lie back without doubt about the others.
 const SOON_MS: i64 = 120_000;
 
-/// Items that follow each other, by database and key.
-pub struct Picked<'a> {
+/// Items that follow each other and have one marker, by database and key.
+pub(super) struct Picked<'a> {
     items: Vec<Item<'a>>,
     last: Place,
+    /// The slot whose marker it is; any where there is one for all.
+    pub slot: Slot,
+    pub bytes: usize,
 }
 
-/// A transaction, made before the one ahead of it is answered.
-pub struct Batch {
+/// A transaction, made before the ones ahead of it are answered.
+pub(super) struct Batch {
     /// What follows MULTI.
     pub commands: Vec<u8>,
     pub count: usize,
@@ -35,65 +41,77 @@ pub struct Batch {
 }
 
 /// Makes transactions.
-pub struct Writer<'a> {
+pub(super) struct Writer<'a> {
     pub plan: &'a Plan<'a>,
-    /// The marker's key.
-    pub key: Vec<u8>,
+    pub direction: Direction,
     /// Whether fields take any time; on Redis they have a largest one.
     pub valkey: bool,
 }
 
-/// Takes items from the `from`th on; moves that on. `None` when there are none.
-pub fn pick<'a>(items: &'a Items, from: &mut usize) -> Option<Picked<'a>> {
-    let mut picked: Vec<Item<'_>> = Vec::new();
-    let (mut bytes, mut last) = (0, None);
+/// Takes items of one marker from the `from`th on; moves that on. `None` when there are none. `slot_of`: whose marker
+/// covers a place.
+pub(super) fn pick<'a>(items: &'a Items, from: &mut usize, slot_of: impl Fn(Place) -> Slot) -> Option<Picked<'a>> {
+    let (place, _) = items.get(*from)?;
+    let mut picked = Picked { items: Vec::new(), last: place, slot: slot_of(place), bytes: 0 };
     while let Some((place, item)) = items.get(*from) {
         // What has one place moves together: a marker can't part it.
-        if (picked.len() >= BATCH_ITEMS_MAX || bytes >= BATCH_BYTES_MAX) && last != Some(place) {
+        let full = picked.items.len() >= BATCH_ITEMS_MAX || picked.bytes >= BATCH_BYTES_MAX;
+        if slot_of(place) != picked.slot || full && picked.last != place {
             break;
         }
-        bytes += item.key.len() + item.field.map_or(0, <[u8]>::len);
-        picked.push(item);
-        last = Some(place);
+        picked.bytes += item.key.len() + item.field.map_or(0, <[u8]>::len);
+        picked.items.push(item);
+        picked.last = place;
         *from += 1;
     }
-    picked.sort_unstable();
-    Some(Picked { items: picked, last: last? })
+    picked.items.sort_unstable();
+    Some(picked)
+}
+
+impl Picked<'_> {
+    /// The slot of the keys, of which there is at least one.
+    pub fn first_slot(&self) -> Option<Slot> {
+        self.items.first().map(|item| Slot::of(item.key))
+    }
 }
 
 impl Writer<'_> {
-    /// The transaction that moves `picked` behind what `marker` says, with what the source says of it.
+    /// The transactions that move what was picked behind what their markers say, with what the source says of it. In the
+    /// order of `picked`.
     ///
     /// # Errors
     /// When the source can't be asked.
-    pub async fn batch(
+    pub async fn batches(
         &self,
-        picked: Option<Picked<'_>>,
-        marker: Marker,
+        picked: &[(Picked<'_>, Marker)],
         source: &mut Option<&mut (dyn Source + '_)>,
-    ) -> Result<Option<Batch>, conn::Error> {
-        let Some(picked) = picked else { return Ok(None) };
+    ) -> Result<Vec<Batch>, conn::Error> {
         let told = match source {
-            Some(source) => self.ask(&picked.items, &mut **source).await?,
-            None => Vec::new(),
+            Some(source) => self.ask(picked, &mut **source).await?,
+            None => vec![Vec::new(); picked.len()],
         };
-        Ok(Some(self.commands(&picked, &told, marker)))
+        Ok(picked.iter().zip(told).map(|((picked, marker), told)| self.commands(picked, &told, *marker)).collect())
     }
 
-    /// What the source says of each item, in their order.
-    async fn ask(&self, items: &[Item<'_>], source: &mut (dyn Source + '_)) -> Result<Vec<Vec<Told>>, conn::Error> {
-        let mut told = vec![Vec::new(); items.len()];
-        let mut rest = &mut told[..];
-        for run in items.chunk_by(|a, b| a.db == b.db) {
-            let (of_run, behind) = rest.split_at_mut(run.len());
-            rest = behind;
-            // Fields don't expire in a source that must be asked.
-            let keys: Vec<&[u8]> = run.iter().filter(|item| item.field.is_none()).map(|item| item.key).collect();
-            let databases = run.first().map_or(Vec::new(), |item| (self.plan.sources_of)(item.db));
-            for db in databases {
+    /// What the source says of each item, in their order: one question for each of its databases.
+    async fn ask(
+        &self,
+        picked: &[(Picked<'_>, Marker)],
+        source: &mut (dyn Source + '_),
+    ) -> Result<Vec<Vec<Vec<Told>>>, conn::Error> {
+        let mut told: Vec<Vec<Vec<Told>>> = picked.iter().map(|(p, _)| vec![Vec::new(); p.items.len()]).collect();
+        let items = || picked.iter().flat_map(|(picked, _)| &picked.items);
+        // Fields don't expire in a source that must be asked.
+        let mut databases: Vec<u32> = items().filter(|item| item.field.is_none()).map(|item| item.db).collect();
+        databases.sort_unstable();
+        databases.dedup();
+        for target_db in databases {
+            let asked = |item: &Item<'_>| item.field.is_none() && item.db == target_db;
+            let keys: Vec<&[u8]> = items().filter(|item| asked(item)).map(|item| item.key).collect();
+            for db in (self.plan.sources_of)(target_db) {
                 let answers = source.times(db, &keys).await?;
-                let asked = of_run.iter_mut().zip(run).filter(|(_, item)| item.field.is_none());
-                asked.zip(answers).for_each(|((told, _), answer)| told.push(answer));
+                let places = told.iter_mut().flatten().zip(items()).filter(|(_, item)| asked(item));
+                places.zip(answers).for_each(|((told, _), answer)| told.push(answer));
             }
         }
         Ok(told)
@@ -101,26 +119,27 @@ impl Writer<'_> {
 
     /// The commands for items of one transaction and the marker, which goes when everything is unsettled.
     fn commands(&self, picked: &Picked<'_>, told: &[Vec<Told>], mut marker: Marker) -> Batch {
-        let unsettled = marker.direction == Direction::Unsettle && picked.last == Place::FIRST;
-        marker.upto = match marker.direction {
+        let unsettled = self.direction == Direction::Unsettle && picked.last == Place::FIRST;
+        marker.upto = match self.direction {
             Direction::Settle => picked.last,
             Direction::Unsettle => Place(picked.last.0.saturating_sub(1)),
         };
         let (mut out, mut count, mut db) = (Vec::with_capacity(picked.items.len() * 80), 0, None);
         let now_ms = clock::now_ms();
-        let mut noted = Vec::new();
+        let mut noted: BTreeMap<Vec<u8>, Vec<Vec<u8>>> = BTreeMap::new();
         for (i, item) in picked.items.iter().enumerate() {
             let told = told.get(i).map_or(&[][..], Vec::as_slice);
-            let Some(at_ms) = self.moved(item, marker, told, now_ms) else {
+            let Some(at_ms) = self.moved(item, marker.late_ms, told, now_ms) else {
                 marker.settled.left += 1;
                 continue;
             };
-            match marker.direction {
+            match self.direction {
                 // Where nothing is late the target expires as it likes, settled or not.
                 Direction::Settle if marker.late_ms == 0 => {}
                 Direction::Settle if at_ms <= now_ms.saturating_add(SOON_MS) => {
                     let sources = (self.plan.sources_of)(item.db).into_iter().filter(|_| holds!("soon-noted"));
-                    noted.extend(sources.map(|db| guard::field(db, item.key)));
+                    let fields = sources.map(|db| guard::field(db, item.key));
+                    noted.entry(guards_key(self.plan, picked.slot, item.key)).or_default().extend(fields);
                 }
                 Direction::Settle => marker.due_ms = marker.due_ms.min(at_ms),
                 Direction::Unsettle => {}
@@ -141,37 +160,52 @@ impl Writer<'_> {
             encode::command(&mut out, &[&b"SELECT"[..], b"0"]);
             count += 1;
         }
-        if !noted.is_empty() {
-            encode::array_header(&mut out, 2 + 2 * noted.len());
+        for (hash, fields) in noted.iter().filter(|(_, fields)| !fields.is_empty()) {
+            encode::array_header(&mut out, 2 + 2 * fields.len());
             encode::bulk(&mut out, b"HMSET");
-            encode::bulk(&mut out, &guard::hash_key(&self.plan.identity.job, 0));
-            noted.iter().flat_map(|field| [&field[..], b"0"]).for_each(|word| encode::bulk(&mut out, word));
+            encode::bulk(&mut out, hash);
+            fields.iter().flat_map(|field| [&field[..], b"0"]).for_each(|word| encode::bulk(&mut out, word));
             count += 1;
         }
+        let key = marker_key(self.plan, picked.slot);
         match unsettled {
-            true => encode::command(&mut out, &[&b"DEL"[..], &self.key]),
-            false => encode::command(&mut out, &[&b"SET"[..], &self.key, marker.encode().as_bytes()]),
+            true => encode::command(&mut out, &[&b"DEL"[..], &key]),
+            false => encode::command(&mut out, &[&b"SET"[..], &key, marker.encode().as_bytes()]),
         }
         encode::command(&mut out, &[b"EXEC"]);
         Batch { commands: out, count: count + 1, marker }
     }
 
     /// The time that an item is to have; `None` if that can't be told.
-    fn moved(&self, item: &Item<'_>, marker: Marker, told: &[Told], now_ms: i64) -> Option<i64> {
+    fn moved(&self, item: &Item<'_>, late_ms: i64, told: &[Told], now_ms: i64) -> Option<i64> {
         let largest = if item.field.is_some() && !self.valkey { REDIS_FIELD_MS_MAX } else { i64::MAX };
         if item.at_ms >= largest {
             return None;
         }
-        let moved = match marker.direction {
-            Direction::Settle => {
-                settling::true_ms(item.at_ms.saturating_sub(marker.late_ms), told, marker.late_ms, now_ms)
-            }
-            Direction::Unsettle => item.at_ms.saturating_add(marker.late_ms).min(largest),
+        let moved = match self.direction {
+            Direction::Settle => settling::true_ms(item.at_ms.saturating_sub(late_ms), told, late_ms, now_ms),
+            Direction::Unsettle => item.at_ms.saturating_add(late_ms).min(largest),
         };
         Some(moved.max(1))
     }
 }
 
+/// The key of the marker that covers a slot.
+pub(super) fn marker_key(plan: &Plan<'_>, slot: Slot) -> Vec<u8> {
+    let job = &plan.identity.job;
+    if plan.target.is_cluster() { marker::slot_key(job, slot) } else { marker::key(job) }
+}
+
+/// Where a key is noted that can't be trusted when the stream goes on: among the records of its shard, or its slot.
+fn guards_key(plan: &Plan<'_>, slot: Slot, key: &[u8]) -> Vec<u8> {
+    let job = &plan.identity.job;
+    match plan.target.is_cluster() {
+        true => slots::record::guards_key(job, slot),
+        false => guard::hash_key(&record::of_shard(job, (plan.shard_of)(key)), 0),
+    }
+}
+
+/// Gives a key or a field a time.
 fn set_expiry(out: &mut Vec<u8>, item: &Item<'_>, at_ms: i64) {
     encode::array_header(out, if item.field.is_some() { 6 } else { 3 });
     encode::bulk(out, if item.field.is_some() { b"HPEXPIREAT" } else { b"PEXPIREAT" });

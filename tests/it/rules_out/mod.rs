@@ -67,7 +67,7 @@ mod settling;
 mod wire;
 
 use crate::client::{Client, Cmd, Reply};
-use crate::compare::{Rules, differences, snapshot, snapshot_where};
+use crate::compare::{Holds, Rules, differences, snapshot};
 use crate::failpoints::{ABORTED, program};
 use crate::server::{FAST, Server};
 use crate::tool::{Tool, is_following};
@@ -186,7 +186,7 @@ fn ends_equal_by(source: &Server, target: &Server, mut tool: Tool, rules: &Rules
 
 fn equal(source: &Server, target: &Server, rules: &Rules) -> Verdict {
     let rules = Rules { in_scope: &in_scope, ..*rules };
-    let found = differences(&snapshot_where(source, rules.in_scope), &snapshot(target), &rules);
+    let found = differences(&source.snapshot_where(rules.in_scope), &snapshot(target), &rules);
     if found.is_empty() { Ok(()) } else { Err(found.join("\n")) }
 }
 

@@ -690,3 +690,30 @@ fn databases_folded_by_a_map_go_to_a_cluster_and_a_write_to_another_ends_the_job
     assert!(tool.text().contains("--db-map"), "{}", tool.text());
     assert_eq!(snapshot(&cluster).len(), 2);
 }
+
+/// A source before 7.0 streams how long keys have left, which counts from when that was received. At the end it's asked.
+#[test]
+fn true_times_of_an_old_cluster_are_asked_of_each_of_its_primaries() {
+    let source = Cluster::start("redis-6.0", 2);
+    let (one, cluster) = (Server::start("redis-7.0"), Cluster::start("redis-7.0", 3));
+    let urls = [one.url(), cluster.url()];
+    let run = |command: &str, to: &str, job: &str| Tool::run(&[command, &source.url(), to, "--job", job]);
+    let mut tools = [run("sync", &urls[0], "one"), run("sync", &urls[1], "many")];
+    fill(&source, 100);
+    let following = |late: &Server| Rules { slack_ms: 5000, ..Rules::following(late) };
+    until_same(&source, &one, MINUTE, "following", &following(&one));
+    until_same(&source, &cluster, MINUTE, "following", &following(&one));
+    tools.iter().for_each(Tool::freeze);
+    let late: Vec<Cmd> = keys(1000).iter().map(|key| cmd!["SET", key, 1, "PX", 2 * GRACE_MS]).collect();
+    source.client().load(&late);
+    let sent_ms = now_ms();
+    until(HALF_MINUTE, "two seconds in which nothing is received", || now_ms() > sent_ms + 2000);
+    tools.iter().for_each(Tool::thaw);
+    until_same(&source, &one, MINUTE, "following again", &following(&one));
+    until_same(&source, &cluster, MINUTE, "following again", &following(&one));
+    tools.iter_mut().for_each(Tool::stop);
+    run("finish", &urls[0], "one").must_end(MINUTE, 0);
+    run("finish", &urls[1], "many").must_end(MINUTE, 0);
+    until_same(&source, &one, HALF_MINUTE, "exact on a server", &Rules::default());
+    until_same(&source, &cluster, HALF_MINUTE, "exact on a cluster", &Rules::default());
+}

@@ -61,7 +61,7 @@ fn lanes_on_two_servers_write_nothing() {
             let mut names = (0..).map(|i| format!("n:{i}"));
             names.find(|name| router.lane_of(name.as_bytes()) == lane).expect("a key")
         };
-        let moving = Moving::from_to(stage.b.port, replica.port, b":1\r\n");
+        let moving = Moving::from_to(stage.b.port, replica.port, b":0.1\r\n");
         let env = [("KEYFERRY_RULES_OUT", out)];
         stage.a.client().load(&[cmd!["SET", key_of(1), 1], cmd!["RENAME", key_of(1), key_of(0)]]);
         let mut tool = stage.run_between("sync", stage.a.port, moving.port, &env, &[]);

@@ -42,7 +42,7 @@ fn promoted_nodes_go_on_by_partial_resync() {
     a.promote(3, "");
     load.until_sent(3000, MINUTE);
     load.stop();
-    let following = Rules { late_ms: rules(&a), group_hints: false, ..Rules::of(&a.nodes[4]) };
+    let following = Rules { late_ms: rules(&a), group_hints: false, ..Rules::following(&a.nodes[4]) };
     until_same(&a, &b, MINUTE, "after a failover in order", &following);
     assert_eq!(full_syncs(&a.nodes[3]), had, "a full sync of the node that was promoted in order");
 

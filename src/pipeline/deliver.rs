@@ -58,7 +58,7 @@ impl Delivery {
                 OnError::Recopy => OnFault::Recopy,
             },
             retry_for: plan.job.retry_for,
-            rate: plan.job.rate_bytes_s,
+            rate: plan.shares.rate(),
             in_scope: Arc::clone(&plan.in_scope),
             key_hash,
             status: Arc::clone(&plan.status),

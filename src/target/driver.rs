@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Interval, MissedTickBehavior, Sleep, interval, sleep};
 
 use super::connect::{self, Identity};
-use super::wire::{READ_BYTES, Tokens, Wire};
+use super::wire::{READ_BYTES, Rate, Tokens, Wire};
 use super::{Error, InScope, checkpoint, escape_key, scan};
 use crate::clock::now_ms;
 use crate::delivery::Standalone;
@@ -54,7 +54,7 @@ pub struct Plan {
     pub on_fault: OnFault,
     pub retry_for: Option<Duration>,
     /// Bytes a second to the target.
-    pub rate: Option<u64>,
+    pub rate: Option<Rate>,
     /// Whether a key of a target database is one that this job writes.
     pub in_scope: InScope,
     /// What a copied key is remembered by (see [`Task::RemoveLeftovers`]).
@@ -156,7 +156,7 @@ pub struct Driver {
 
 impl Driver {
     pub fn new(plan: Plan, server: Locator, machine: Standalone, batches: mpsc::Receiver<Batch>) -> Self {
-        let tokens = Tokens::new(plan.rate);
+        let tokens = Tokens::new(plan.rate.clone());
         Driver {
             plan,
             server,

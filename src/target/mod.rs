@@ -12,7 +12,7 @@ pub mod preflight;
 pub mod replicas;
 pub mod scan;
 pub mod settle;
-mod wire;
+pub mod wire;
 
 use std::sync::Arc;
 

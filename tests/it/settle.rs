@@ -355,8 +355,9 @@ fn hundred_thousand_keys_under_random_kills_end_exact() {
                 };
                 failed += u32::from(done.is_err());
             }
-            assert!(failed > 5, "only {failed} of {attempt} were cut");
+            // First, or a failure would leave the other thread, and with it this scope, running for ever.
             stop.store(true, std::sync::atomic::Ordering::Relaxed);
+            assert!(failed > 5, "only {failed} of {attempt} were cut");
         });
         Job::at(server.port).settle().expect("it settles");
         must_be(&server, &earlier(late, GRACE_MS), "after kills");

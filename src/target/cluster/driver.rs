@@ -97,7 +97,7 @@ impl Driver {
         (machine, lanes): (Machine, usize),
         batches: mpsc::Receiver<Batch>,
     ) -> Self {
-        let (tokens, backoff) = (Tokens::new(plan.rate), Backoff::new(plan.retry_for));
+        let (tokens, backoff) = (Tokens::new(plan.rate.clone()), Backoff::new(plan.retry_for));
         Driver {
             plan,
             target,

@@ -34,6 +34,12 @@ pub type NodeId = usize;
 /// A connection, by its place: those of a server stand in a row.
 pub type ConnId = usize;
 
+/// Units taken from the router and not yet applied.
+const UNITS_MAX: usize = 16 * 1024;
+
+/// Bytes taken from the router and not yet applied. A slot on the move holds whole chunks.
+const QUEUED_BYTES_MAX: usize = 32 << 20;
+
 /// No server: the slot's home isn't known.
 const NOWHERE: u16 = u16::MAX;
 
@@ -460,7 +466,13 @@ impl Cluster {
         self.slots.iter().map(|state| state.applied).collect()
     }
 
-    /// Bytes that were pushed and aren't applied.
+    /// True when nothing more should be pushed for now: more units than that would have left the processor's cache by the
+    /// time they're sent.
+    pub fn is_full(&self) -> bool {
+        self.queue.left() >= UNITS_MAX || self.queued_bytes() >= QUEUED_BYTES_MAX
+    }
+
+    /// Bytes that were pushed and aren't applied; a unit that waits long holds its whole chunk.
     pub fn queued_bytes(&self) -> usize {
         let pending = self.pending.iter().map(|pending| match pending {
             Pending::Item(Item::Copy(chunk) | Item::Pieces(chunk) | Item::Units(chunk)) => chunk.bytes.len(),

@@ -38,6 +38,10 @@ use crate::target::{self, InScope, cluster, forget, preflight, scan};
 /// Connections per target: on two cores four lanes of growing flushes reach what bare pipelining does.
 const LANES_DEFAULT: usize = 4;
 
+/// The same for each primary of a cluster: there many flushes are in flight on each, and more connections only make for
+/// smaller writes.
+const LANES_DEFAULT_CLUSTER: usize = 1;
+
 /// The first version that streams, and can be asked, when keys expire.
 const ABSOLUTE_TIMES: (u16, u16, u16) = (7, 0, 0);
 
@@ -92,7 +96,8 @@ pub async fn prepare(
     let sources = sources::find(&job, &status).await?;
     let target = find_target(&job, &status).await?;
     let found = ask_target(&target, &status, &job).await?;
-    let lanes = job.lanes.map_or(LANES_DEFAULT, usize::from);
+    let lanes_default = if target.is_cluster() { LANES_DEFAULT_CLUSTER } else { LANES_DEFAULT };
+    let lanes = job.lanes.map_or(lanes_default, usize::from);
     for primary in &sources.primaries {
         check_apart(&primary.info, &found)?;
         let (source_server, target_server) = (primary.info.product(), found.info.product());

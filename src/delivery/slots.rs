@@ -86,8 +86,10 @@ struct State {
     /// Units sent and not answered, the first of the list.
     sent: u32,
     applied_db: u32,
-    /// Its last acknowledged unit, or where a record said that it stands.
+    /// Its last acknowledged unit, or where its record and floors said that it stands.
     applied: ReplOffset,
+    /// What its own record is known to say.
+    own: ReplOffset,
     /// Pieces of large values applied in this copy.
     pieces: u32,
     home: u16,
@@ -110,6 +112,7 @@ impl State {
         sent: 0,
         applied_db: 0,
         applied: ReplOffset(0),
+        own: ReplOffset(0),
         pieces: 0,
         home: NOWHERE,
         stage: Stage::Away,

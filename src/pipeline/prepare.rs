@@ -96,8 +96,7 @@ pub async fn prepare(
     let sources = sources::find(&job, &status).await?;
     let target = find_target(&job, &status).await?;
     let found = ask_target(&target, &status, &job).await?;
-    let lanes_default = if target.is_cluster() { LANES_DEFAULT_CLUSTER } else { LANES_DEFAULT };
-    let lanes = job.lanes.map_or(lanes_default, usize::from);
+    let lanes = lanes(&job, &target);
     for primary in &sources.primaries {
         check_apart(&primary.info, &found)?;
         let (source_server, target_server) = (primary.info.product(), found.info.product());
@@ -154,6 +153,12 @@ pub async fn prepare(
         job,
     };
     begin(plan, sources, checkpoints).await
+}
+
+/// How many connections are made to each primary of the target.
+fn lanes(job: &Job, target: &Target) -> usize {
+    let default = if target.is_cluster() { LANES_DEFAULT_CLUSTER } else { LANES_DEFAULT };
+    job.lanes.map_or(default, usize::from)
 }
 
 /// Gives each primary its place among the records.

@@ -89,8 +89,8 @@ impl Connection {
     /// True when nothing more is to be sent. A window that was full is half empty before it's filled again: else each
     /// answer would let a little more go, and everybody would be busy with small pieces.
     fn is_full(&mut self, careful: bool) -> bool {
-        let filled = |part: usize| self.bytes >= WINDOW_BYTES / part || self.commands >= WINDOW_COMMANDS / part;
-        self.full = filled(if self.full { 2 } else { 1 });
+        let part = if self.full { 2 } else { 1 };
+        self.full = self.bytes >= WINDOW_BYTES / part || self.commands >= WINDOW_COMMANDS / part;
         self.full || careful && !self.flights.is_empty()
     }
 
@@ -358,8 +358,7 @@ impl Cluster {
         state.pieces += u32::from(piece);
         if self.following {
             (state.applied, state.applied_db) = mark;
-            state.recorded = true;
-            state.refresh = false;
+            (state.own, state.recorded, state.refresh) = (mark.0, true, false);
             if std::mem::take(&mut state.record_due) {
                 self.queue.done(self.copy_end);
             }

@@ -178,7 +178,7 @@ fn sync_after_a_broken_off_finish_asks_each_shard_for_its_own_keys() {
     until_same(&a, &b, MINUTE, "sync again", &Rules::following(&a.nodes[0]));
     tool.stop();
     run("finish", &a, &b, &[]).must_end(MINUTE, 0);
-    until_same(&a, &b, HALF_MINUTE, "finished", &Rules::of(&a.nodes[0]));
+    until_same(&a, &b, HALF_MINUTE, "finished", &Rules::default());
 }
 
 #[test]

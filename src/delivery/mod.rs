@@ -7,6 +7,7 @@
 pub mod copy;
 pub mod flight;
 pub mod guard;
+pub mod motion;
 pub mod record;
 pub mod refusal;
 mod rules;

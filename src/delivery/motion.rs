@@ -311,7 +311,8 @@ impl<S: Copy + Ord + Debug> Motion<S> {
     /// The shard's lanes have acknowledged everything up to here.
     pub fn applied(&mut self, shard: Shard, offset: ReplOffset) {
         if self.shards.get(&shard).is_some_and(|known| !known.rewinding) {
-            self.applied.insert(shard, offset);
+            let applied = self.applied.entry(shard).or_insert(offset);
+            *applied = offset.max(*applied);
         }
     }
 
@@ -350,6 +351,15 @@ pub fn resume_from<'a>(shard: Shard, record: ReplOffset, states: impl Iterator<I
         State::Fed { .. } => None,
     };
     states.filter_map(start).fold(record, ReplOffset::min)
+}
+
+/// Up to where the target relies on a shard's history by what it says of all sets, as it does up to its records.
+pub fn relied_until<'a>(shard: Shard, states: impl Iterator<Item = &'a State>) -> ReplOffset {
+    let from = |state: &State| match state {
+        State::Fed { shard: feeder, from } if *feeder == shard => Some(*from),
+        State::Fed { .. } | State::Moving { .. } => None,
+    };
+    states.filter_map(from).max().unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -127,6 +127,10 @@ impl Moving {
 
     /// Every key of the set may differ. Those noted are among them.
     pub fn mark_whole(&mut self) {
+        if let Some(owner) = self.owner() {
+            // Its units were applied until now.
+            self.fences.insert(owner, None);
+        }
         self.whole = Whole::Marked;
         self.dirty.clear();
     }
@@ -187,17 +191,22 @@ impl Moving {
     }
 
     /// A unit of the shard that the set is being copied from.
-    fn judge_owners<S>(&self, unit: &Unit<'_, S>, _by: &By) -> Ruling {
+    fn judge_owners<S>(&self, unit: &Unit<'_, S>, by: &By) -> Ruling {
         match self.whole {
             Whole::Marked | Whole::Listing => return Ruling::Note,
             Whole::Listed(at) if unit.offset <= at => return Ruling::Note,
             Whole::Listed(_) | Whole::No => {}
         }
+        let drained = matches!(self.stage, Stage::Switching { .. }) || self.is_drained(Some(unit.shard), &by.applied);
+        if !drained && rule!(by, feeder_drained) {
+            // It would overtake what the old feeder's lanes still hold.
+            return Ruling::Note;
+        }
         let (mut covered, mut free) = (0, 0);
         for (db, key) in unit.keys {
             match self.dirty.standing(&(*db, key.to_vec())) {
                 Standing::Unknown => return Ruling::Note,
-                Standing::At(at) if unit.offset <= at && rule!(_by, guarded) => covered += 1,
+                Standing::At(at) if unit.offset <= at && rule!(by, guarded) => covered += 1,
                 Standing::At(_) | Standing::Free => free += 1,
             }
         }
@@ -231,6 +240,14 @@ impl Moving {
     /// True when the target has the state from every lane that was given it.
     pub fn is_acknowledged(&self, applied: &Offsets) -> bool {
         self.writes.iter().all(|(of, at)| applied.get(of).is_none_or(|a| a >= at))
+    }
+
+    /// True when nothing that the lanes of shards were given of the set is still on its way, `but` one shard's.
+    pub fn is_drained(&self, but: Option<Shard>, applied: &Offsets) -> bool {
+        let passed = |(shard, until): (&Shard, &Option<ReplOffset>)| {
+            Some(*shard) == but || until.is_some_and(|until| applied.get(shard) >= Some(&until))
+        };
+        self.fences.iter().all(passed) && self.tickets.values().all(|of| Some(*of) == but)
     }
 
     /// The lanes of `shard` have dropped what was on its way, and its units come again from `offset` on.

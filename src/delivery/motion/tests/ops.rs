@@ -14,6 +14,8 @@ pub enum Op {
     /// The next key of a slot's move.
     MoveKey(usize),
     Finish(usize),
+    /// A whole move, and what the loser removes.
+    Move(usize, usize, Kind),
     /// A loser removes what it has of a slot.
     CleanUp(usize),
     /// A move is broken off, openly or not.
@@ -28,12 +30,18 @@ pub enum Op {
     Judge(usize, usize),
     /// It says how far it is.
     Report(usize),
+    /// All shards' threads judge everything, and say so.
+    JudgeAll,
     /// The next step of a look at the source's servers.
     Look,
     /// All steps of one.
     LookAll,
     /// A shard's thread does the next thing for sets at rest: it asks, or it acts on the answer.
     Work(usize),
+    /// A shard's thread does so many of these things.
+    WorkOn(usize, usize),
+    /// Looks, until what has come to rest is known to.
+    Rest,
     /// A lane sends so much, the target takes it, the answer arrives.
     Send(usize, usize),
     Serve(usize),
@@ -62,7 +70,8 @@ pub fn any_op() -> impl Strategy<Value = Op> {
     let kind = prop_oneof![2 => Just(Kind::Classic), 1 => Just(Kind::Commands), 1 => Just(Kind::Values)];
     let source = prop_oneof![
         12 => (slot.clone(), 0usize..6, key.clone(), key).prop_map(|(s, k, a, b)| Op::Write(s, k, a, b)),
-        4 => (slot.clone(), shard.clone(), kind).prop_map(|(s, n, k)| Op::Begin(s, n, k)),
+        4 => (slot.clone(), shard.clone(), kind.clone()).prop_map(|(s, n, k)| Op::Begin(s, n, k)),
+        6 => (slot.clone(), shard.clone(), kind.clone()).prop_map(|(s, n, k)| Op::Move(s, n, k)),
         5 => slot.clone().prop_map(Op::MoveKey),
         4 => slot.clone().prop_map(Op::Finish),
         2 => slot.clone().prop_map(Op::CleanUp),
@@ -74,6 +83,9 @@ pub fn any_op() -> impl Strategy<Value = Op> {
     let inside = prop_oneof![
         12 => (shard.clone(), prop_oneof![2 => 1usize..4, 1 => Just(99)]).prop_map(|(n, u)| Op::Judge(n, u)),
         8 => shard.clone().prop_map(Op::Report),
+        8 => Just(Op::JudgeAll),
+        6 => Just(Op::Rest),
+        8 => (shard.clone(), 1usize..7).prop_map(|(n, times)| Op::WorkOn(n, times)),
         5 => Just(Op::Look),
         5 => Just(Op::LookAll),
         12 => shard.clone().prop_map(Op::Work),

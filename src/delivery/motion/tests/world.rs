@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use super::lanes::{Do, Entry, LANES, Lane, Record, Target};
 use super::ops::Op;
 use super::source::{Change, Found, Key, SHARDS, SLOTS, Source, UNIT_BYTES, View};
-use crate::delivery::motion::{Effect, Look, Motion, Name, Offsets, Part, State, Unit, Verdict, Work, resume_from};
+use crate::delivery::motion::{
+    Effect, Look, Motion, Name, Offsets, Part, State, Unit, Verdict, Work, relied_until, resume_from,
+};
 use crate::delivery::rules::MotionRules;
 use crate::offset::ReplOffset;
 
@@ -100,6 +102,11 @@ impl World {
             Op::Begin(slot, to, kind) => self.source.begin(slot, to, kind),
             Op::MoveKey(slot) => self.source.move_key(slot),
             Op::Finish(slot) => self.source.finish(slot),
+            Op::Move(slot, to, kind) => {
+                self.source.begin(slot, to, kind);
+                self.source.finish(slot);
+                self.source.clean_up(slot);
+            }
             Op::CleanUp(slot) => self.source.clean_up(slot),
             Op::Cancel(slot, openly) => self.source.cancel(slot, openly),
             Op::Gossip(node) => self.source.gossip(node),
@@ -110,6 +117,13 @@ impl World {
             }
             Op::Judge(shard, units) => return self.judge(shard, units),
             Op::Report(shard) => self.report(shard),
+            Op::JudgeAll => return self.judge_all(),
+            Op::Rest => {
+                self.step(Op::LookAll)?;
+                self.judge_all()?;
+                return self.step(Op::LookAll);
+            }
+            Op::WorkOn(shard, times) => (0..times).for_each(|_| self.work(shard)),
             Op::Look => self.look(),
             Op::LookAll => {
                 self.looking = None;
@@ -164,7 +178,12 @@ impl World {
                 connected: true,
                 target,
                 next,
-                received: passed.into_iter().max().unwrap_or(0).max(from),
+                received: passed
+                    .into_iter()
+                    .max()
+                    .unwrap_or(0)
+                    .max(from)
+                    .max(relied_until(shard as u32, states.iter()).0),
                 forks,
                 asked: None,
                 rewind: None,
@@ -204,6 +223,8 @@ impl World {
         }
         let records: Vec<(usize, Record)> = lanes.map(|lane| (lane, self.lanes[lane].applied)).collect();
         self.target.run(&what, &records);
+        // Not modelled: that source and target both lose what they had, about the same slot.
+        self.replicate();
     }
 
     /// A slot in motion, or one that the shard has lost or gained without a trace so far.
@@ -217,17 +238,19 @@ impl World {
     /// True when units that are in the target may not be in the history that the shard goes on with.
     fn has_forked(&self, shard: usize) -> bool {
         let forks = &self.source.nodes[shard].forks;
+        let states: Vec<State> = (0..SLOTS).filter_map(|slot| self.target.state(slot)).collect();
+        let relied = relied_until(shard as u32, states.iter()).0;
         (shard * LANES..(shard + 1) * LANES).any(|lane| {
             let record = self.target.content.records[&lane];
-            forks[record.forks..].iter().any(|fork| (*fork as u64) * UNIT_BYTES < record.offset)
+            forks[record.forks..].iter().any(|fork| (*fork as u64) * UNIT_BYTES < record.offset.max(relied))
         })
     }
 
     /// A shard begins anew: all keys of what it feeds, and of what is in motion, are doubtful.
     fn full_sync(&mut self, shard: usize) {
         let end = self.source.nodes[shard].end();
-        let fed = |slot: &usize| self.motion.feeder(*slot).is_none_or(|feeder| feeder == shard as u32);
-        let slots: Vec<usize> = (0..SLOTS).filter(fed).collect();
+        let fed = |slot: usize| self.motion.feeder(slot) == Some(shard as u32);
+        let slots: Vec<usize> = (0..SLOTS).filter(|slot| fed(*slot) || self.is_doubtful(shard, *slot)).collect();
         let what: Vec<Do> = slots.into_iter().map(|slot| Do::State(slot, self.motion.doubt(slot))).collect();
         let mut records = Vec::new();
         for lane in shard * LANES..(shard + 1) * LANES {
@@ -281,6 +304,14 @@ impl World {
         Ok(())
     }
 
+    fn judge_all(&mut self) -> Checked {
+        for shard in 0..SHARDS {
+            self.judge(shard, usize::MAX)?;
+            self.report(shard);
+        }
+        Ok(())
+    }
+
     /// False if the unit has to wait.
     fn judge_unit(&mut self, shard: usize, change: &Change, offset: u64) -> bool {
         let keys: Vec<Name> = change.keys().into_iter().map(name).collect();
@@ -312,6 +343,9 @@ impl World {
         for (lane, what) in what {
             let lane = &mut self.lanes[lane];
             if offset > lane.applied.offset {
+                if lane.is_idle() {
+                    lane.applied.offset = lane.routed;
+                }
                 lane.queue.push_back(Entry { offset: Some(offset), what, ticket: None, switch: false });
             }
         }

@@ -9,6 +9,8 @@
 #[macro_use]
 #[allow(dead_code, unused_macros)]
 mod client;
+#[allow(dead_code)]
+mod parts;
 #[path = "../tests/it/server.rs"]
 #[allow(dead_code)]
 mod server;
@@ -19,29 +21,15 @@ mod tool;
 #[allow(dead_code)]
 mod wait;
 
-use client::{Client, Cmd, Reply, Subscriber, encode};
+use client::{Client, Cmd, Subscriber};
 use fastrand::Rng;
+use parts::{Blast, CONFIG, LIMIT, cpu_s, peak_mib, plain_blast, transaction_blast, until_following};
 use server::Server;
-use std::io::{Read, Write};
-use std::net::TcpStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tool::Tool;
-use wait::until;
 
-/// What both ends are set to: no delay before a transfer, no link lost for a full buffer.
-const CONFIG: &[&str] = &[
-    "repl-diskless-sync yes",
-    "repl-diskless-sync-delay 0",
-    "repl-diskless-load on-empty-db",
-    "client-output-buffer-limit replica 4gb 4gb 0",
-    "repl-backlog-size 256mb",
-    "notify-keyspace-events K$",
-];
-const LIMIT: Duration = Duration::from_secs(300);
-/// Kernel ticks in a second, as /proc counts CPU time.
-const TICKS: f64 = 100.0;
 /// Last writes of a stream, enough that every lane has some.
 const END_MARKS: usize = 64;
 const DELAY_WRITES_PER_SECOND: u64 = 5000;
@@ -127,24 +115,11 @@ impl Mover {
     }
 
     fn peak_mib(&self) -> f64 {
-        let Mover::Keyferry(tool) = self else {
-            return 0.0;
-        };
-        let status = std::fs::read_to_string(format!("/proc/{}/status", tool.pid()));
-        let status = status.unwrap_or_default();
-        let line = status.lines().find(|l| l.starts_with("VmHWM"));
-        let kib = line.and_then(|l| l.split_whitespace().nth(1)?.parse::<f64>().ok());
-        kib.unwrap_or_default() / 1024.0
+        match self {
+            Mover::Native => 0.0,
+            Mover::Keyferry(tool) => peak_mib(tool),
+        }
     }
-}
-
-/// CPU seconds of a live process so far.
-fn cpu_s(pid: u32) -> f64 {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    let after_name = stat.rsplit(')').next().unwrap_or_default();
-    let fields: Vec<&str> = after_name.split_whitespace().collect();
-    let ticks = |i: usize| fields.get(i).and_then(|f| f.parse::<f64>().ok());
-    (ticks(11).unwrap_or(0.0) + ticks(12).unwrap_or(0.0)) / TICKS
 }
 
 fn median(rows: &[Row], field: impl Fn(&Row) -> f64) -> f64 {
@@ -261,73 +236,6 @@ fn load_mixed(client: &mut Client, n: usize) {
 
 // ---- stream
 
-/// Commands, ready to be sent flat out.
-struct Blast {
-    bytes: Vec<u8>,
-    /// Replies that they bring.
-    replies: usize,
-    /// Writes among them.
-    writes: usize,
-}
-
-/// 60 % SET, 20 % HSET, 10 % INCR, 10 % ZADD.
-fn plain_blast(n: usize) -> Blast {
-    let mut rng = Rng::with_seed(5);
-    let mut bytes = Vec::new();
-    for i in 0..n {
-        let k = rng.usize(0..=n / 4);
-        let command = match i % 10 {
-            0..6 => cmd!["SET", format!("s:{k}"), "v".repeat(100)],
-            6..8 => cmd!["HSET", format!("h:{k}"), format!("f{}", i % 7), "w".repeat(40)],
-            8 => cmd!["INCR", format!("c:{k}")],
-            _ => cmd!["ZADD", format!("z:{k}"), i, format!("m{}", i % 13)],
-        };
-        encode(&command, &mut bytes);
-    }
-    Blast { bytes, replies: n, writes: n }
-}
-
-/// The same number of writes, in transactions over three random keys each.
-fn transaction_blast(n: usize) -> Blast {
-    let mut rng = Rng::with_seed(6);
-    let mut bytes = Vec::new();
-    let transactions = n / 3;
-    for i in 0..transactions {
-        let mut key = |kind: &str| format!("{kind}:{}", rng.usize(0..=n / 4));
-        let batch = [
-            cmd!["MULTI"],
-            cmd!["SET", key("s"), "v".repeat(100)],
-            cmd!["INCR", key("c")],
-            cmd!["HSET", key("h"), format!("f{}", i % 7), "w".repeat(40)],
-            cmd!["EXEC"],
-        ];
-        batch.iter().for_each(|command| encode(command, &mut bytes));
-    }
-    // EXEC answers with a header line and one line for each of its three integers or statuses.
-    Blast { bytes, replies: transactions * 8, writes: transactions * 3 }
-}
-
-impl Blast {
-    /// Sends everything and reads the replies meanwhile.
-    fn send(&self, port: u16) {
-        let mut socket = TcpStream::connect(("127.0.0.1", port)).expect("the source is there");
-        let mut reader = socket.try_clone().expect("a second handle of the socket");
-        let want = self.replies;
-        let drain = std::thread::spawn(move || {
-            let (mut lines, mut buf) = (0, vec![0; 1 << 20]);
-            while lines < want {
-                let n = reader.read(&mut buf).expect("replies");
-                assert!(n > 0, "the source closed the connection");
-                lines += buf[..n].iter().filter(|b| **b == b'\n').count();
-            }
-        });
-        for part in self.bytes.chunks(1 << 18) {
-            socket.write_all(part).expect("the source takes the load");
-        }
-        drain.join().expect("all replies came");
-    }
-}
-
 fn streams(options: &Options, plain: bool, transactions: bool) {
     let source = Server::with(&options.server, CONFIG);
     let mut rates = Vec::new();
@@ -385,16 +293,6 @@ fn stream_once(program: Program, options: &Options, source: &Server, blast: &Bla
         peak_mib: mover.peak_mib(),
         target_cpu_s: cpu_s(target.pid()) - target0_s,
     }
-}
-
-fn until_following(source: &mut Client, target: &mut Client) {
-    until(LIMIT, "the stream to flow", || {
-        source.call(&cmd!["INCR", "mark"]);
-        std::thread::sleep(Duration::from_millis(50));
-        // LOADING and the like: not yet.
-        let seen = target.ask(&cmd!["GET", "mark"]).unwrap_or(Reply::Nil);
-        seen == source.get("mark")
-    });
 }
 
 // ---- delay

@@ -1,5 +1,13 @@
 //! Hash slots: which of 16384 a key falls in, as every Redis and Valkey server computes it.
 
+use std::fmt;
+
+mod set;
+mod tag;
+
+pub use set::Slots;
+pub use tag::tag;
+
 /// How many hash slots there are.
 pub const SLOTS: u16 = 16384;
 
@@ -8,6 +16,8 @@ pub const SLOTS: u16 = 16384;
 pub struct Slot(u16);
 
 impl Slot {
+    pub const FIRST: Slot = Slot(0);
+
     /// The slot of `key`: CRC16 of its hash tag where it has one, else of the whole key.
     ///
     /// The tag is what stands between the first `{` and the first `}` after it, if that is not empty.
@@ -16,8 +26,29 @@ impl Slot {
         Slot(crc16(hash_tag(key)) % SLOTS)
     }
 
+    /// The slot of that number; `None` from 16384 on.
+    pub fn new(number: u16) -> Option<Slot> {
+        (number < SLOTS).then_some(Slot(number))
+    }
+
     pub fn number(self) -> u16 {
         self.0
+    }
+
+    /// The slot's place in a table of all.
+    pub fn index(self) -> usize {
+        usize::from(self.0)
+    }
+
+    /// Every slot, in order.
+    pub fn all() -> impl Iterator<Item = Slot> {
+        (0..SLOTS).map(Slot)
+    }
+}
+
+impl fmt::Display for Slot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
     }
 }
 

@@ -198,9 +198,7 @@ fn what_is_not_built_yet_is_refused_by_name() {
         (&["redis://a", "redis://b", "--lossy"], "--lossy"),
         (&["redis://a", "redis://b", "--http", "127.0.0.1:1"], "--http"),
         (&["dump.rdb", "redis://b"], "reading from a file"),
-        (&["redis-sentinel://s/m", "redis://b"], "sentinels"),
         (&["redis://a?cluster=true", "redis://b"], "cluster"),
-        (&["redis://a", "redis://b,c"], "cluster"),
     ] {
         let words = [word, "is not yet supported", "hint: "];
         mistake(&[&["sync"], arguments].concat(), &words);

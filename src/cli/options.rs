@@ -45,6 +45,14 @@ struct Ends {
     /// File with the password [default: the URL's, else KEYFERRY_SOURCE_PASSWORD]
     #[arg(long, value_name = "FILE")]
     source_password_file: Option<PathBuf>,
+    /// User at sentinels; password: KEYFERRY_SOURCE_SENTINEL_PASSWORD or
+    /// --source-sentinel-password-file [default: none]
+    #[arg(long, value_name = "USER")]
+    source_sentinel_user: Option<String>,
+    /// File with the password for sentinels [default: KEYFERRY_SOURCE_SENTINEL_PASSWORD]
+    // Named above: so long an option would push all help to lines of its own.
+    #[arg(long, value_name = "FILE", hide = true)]
+    source_sentinel_password_file: Option<PathBuf>,
     /// PEM file of the CAs to trust [default: the system's store]
     #[arg(long, value_name = "FILE")]
     source_cacert: Option<PathBuf>,
@@ -68,6 +76,10 @@ struct Ends {
     target: Option<String>,
     #[arg(long, value_name = "FILE", hide = true)]
     target_password_file: Option<PathBuf>,
+    #[arg(long, value_name = "USER", hide = true)]
+    target_sentinel_user: Option<String>,
+    #[arg(long, value_name = "FILE", hide = true)]
+    target_sentinel_password_file: Option<PathBuf>,
     #[arg(long, value_name = "FILE", hide = true)]
     target_cacert: Option<PathBuf>,
     #[arg(long, value_name = "FILE", hide = true)]
@@ -276,6 +288,8 @@ impl Ends {
     fn source(&self) -> RawSource {
         RawSource {
             password_file: self.source_password_file.clone(),
+            sentinel_user: self.source_sentinel_user.clone(),
+            sentinel_password_file: self.source_sentinel_password_file.clone(),
             cacert: self.source_cacert.clone(),
             cert: self.source_cert.clone(),
             key: self.source_key.clone(),
@@ -292,6 +306,8 @@ impl Writing {
         RawTarget {
             url: None,
             password_file: ends.target_password_file,
+            sentinel_user: ends.target_sentinel_user,
+            sentinel_password_file: ends.target_sentinel_password_file,
             cacert: ends.target_cacert,
             cert: ends.target_cert,
             key: ends.target_key,
@@ -389,6 +405,8 @@ fn environment() -> Environment {
     Environment {
         source_password: password("KEYFERRY_SOURCE_PASSWORD"),
         target_password: password("KEYFERRY_TARGET_PASSWORD"),
+        source_sentinel_password: password("KEYFERRY_SOURCE_SENTINEL_PASSWORD"),
+        target_sentinel_password: password("KEYFERRY_TARGET_SENTINEL_PASSWORD"),
         state_home: folder("XDG_STATE_HOME").or_else(|| folder("HOME").map(|home| home.join(".local/state"))),
     }
 }

@@ -189,6 +189,11 @@ fn words(now: &Snapshot, rates: &Rates) -> String {
         }
         Phase::Connecting | Phase::Waiting | Phase::Stopped => {}
     }
+    match now.shards.iter().filter(|shard| shard.replica).count() {
+        0 => {}
+        _ if now.shards.len() == 1 => text += ", read from a replica",
+        replicas => text += &format!(", {replicas} of them read from replicas"),
+    }
     if now.spool_bytes > 0 {
         text += &format!(", {} in the spool", numbers::bytes(now.spool_bytes));
     }
@@ -216,15 +221,18 @@ fn copy_words(now: &Snapshot, rates: &Rates) -> String {
 }
 
 fn follow_words(now: &Snapshot, rates: &Rates) -> String {
-    let offset = now.shards.iter().map(|shard| shard.applied).max();
+    let place = match now.shards.as_slice() {
+        [] => "offset 0".to_owned(),
+        [shard] => format!("offset {}", shard.applied),
+        shards => format!("{} shards", shards.len()),
+    };
     let seconds = Duration::try_from_secs_f64(now.lag.seconds).unwrap_or_default();
     format!(
-        "lag {}, {}; {} commands/s, {}/s; offset {}",
+        "lag {}, {}; {} commands/s, {}/s; {place}",
         numbers::bytes(now.lag.bytes),
         numbers::duration(seconds),
         rates.commands,
         numbers::bytes(rates.bytes_to_target),
-        offset.unwrap_or_default()
     )
 }
 

@@ -1,18 +1,21 @@
 use super::*;
 use crate::offset::{ReplId, ReplOffset};
+use crate::status::Shard;
 
 const MIB: u64 = 1 << 20;
 
-fn copying() -> Status {
+fn copying() -> (Status, Arc<Shard>) {
     let status = Status::new("j");
     status.set_phase(Phase::Copying);
-    status.keys_total.set(1_000_000);
-    status.keys_done.set(110_000);
-    status.keys_filtered.set(10_000);
-    status.rdb_bytes_total.set(204 * MIB);
-    status.rdb_bytes_read.set(24 * MIB);
+    let shard = status.add_shard(0, "h:1");
+    let copied = &shard.copied;
+    copied.keys_total.set(1_000_000);
+    copied.keys_done.set(110_000);
+    copied.keys_filtered.set(10_000);
+    copied.rdb_bytes_total.set(204 * MIB);
+    copied.rdb_bytes_read.set(24 * MIB);
     status.bytes_to_target.set(30 * MIB);
-    status
+    (status, shard)
 }
 
 /// The snapshot as of two seconds after the start.
@@ -26,18 +29,18 @@ fn said(status: &Status) -> String {
 
 #[test]
 fn line_while_copying_tells_done_total_rate_and_time_left() {
-    let status = copying();
+    let (status, _) = copying();
     let text = "copying: 120000 of 1000000 keys, 24.0 MiB of 204.0 MiB, 60000 keys/s, 15.0 MiB/s, 14 s left";
     assert_eq!(said(&status), text);
 }
 
 #[test]
 fn line_while_copying_an_unknown_amount_tells_what_is_known() {
-    let status = copying();
-    status.keys_total.set(0);
-    status.rdb_bytes_total.set(0);
+    let (status, shard) = copying();
+    shard.copied.keys_total.set(0);
+    shard.copied.rdb_bytes_total.set(0);
     assert_eq!(said(&status), "copying: 120000 keys, 24.0 MiB, 60000 keys/s, 15.0 MiB/s");
-    status.rdb_bytes_total.set(48 * MIB);
+    shard.copied.rdb_bytes_total.set(48 * MIB);
     let text = "copying: 120000 keys, 24.0 MiB of 48.0 MiB, 60000 keys/s, 15.0 MiB/s, 2.0 s left";
     assert_eq!(said(&status), text);
 }
@@ -47,7 +50,7 @@ fn line_while_following_tells_lag_rate_and_offset() {
     let status = Status::new("j");
     status.set_phase(Phase::Following);
     let id = ReplId::parse(&[b'a'; 40]).unwrap();
-    let shard = status.add_shard("h:1");
+    let shard = status.add_shard(0, "h:1");
     shard.start(id, ReplOffset(100));
     status.commands_applied.set(10_000);
     assert_eq!(said(&status), "following: lag 0 B, 0.0 s; 5000 commands/s, 0 B/s; offset 100");
@@ -55,6 +58,32 @@ fn line_while_following_tells_lag_rate_and_offset() {
     let snapshot = Snapshot { lag: crate::status::Lag { bytes: 1536, seconds: 61.2 }, ..after_2s(&status) };
     let text = "following: lag 1.5 KiB, 1 min 1 s; 5000 commands/s, 0 B/s; offset 100";
     assert_eq!(line(&snapshot, &Previous::default()), text);
+    shard.set_source("h:9".into(), true);
+    shard.set_received(ReplOffset(100));
+    let one = "following: lag 0 B, 0.0 s; 5000 commands/s, 0 B/s; offset 100, read from a replica";
+    assert_eq!(said(&status), one);
+    status.add_shard(1, "h:2");
+    let two = "following: lag 0 B, 0.0 s; 5000 commands/s, 0 B/s; 2 shards, 1 of them read from replicas";
+    assert_eq!(said(&status), two);
+}
+
+#[test]
+fn job_is_as_far_as_the_shard_that_is_least_far_until_it_settles() {
+    let status = Status::new("j");
+    let (one, two) = (status.add_shard(0, "h:1"), status.add_shard(1, "h:2"));
+    status.set_shard_phase(&one, Phase::Following);
+    assert_eq!(status.phase(), Phase::Connecting);
+    status.set_shard_phase(&two, Phase::Copying);
+    assert_eq!(status.phase(), Phase::Copying);
+    status.set_shard_phase(&two, Phase::Following);
+    assert_eq!(status.phase(), Phase::Following);
+    let new = status.add_shard(2, "h:3");
+    new.set_gone();
+    status.set_shard_phase(&one, Phase::Copying);
+    assert_eq!((status.phase(), status.snapshot().shards.len()), (Phase::Copying, 2));
+    status.set_phase(Phase::Settling);
+    status.set_shard_phase(&one, Phase::Connecting);
+    assert_eq!(status.phase(), Phase::Settling);
 }
 
 #[test]
@@ -62,7 +91,7 @@ fn line_while_waiting_tells_every_reason_and_for_how_long() {
     let status = Status::new("j");
     status.waiting("target", "target answers OOM: waiting");
     status.waiting("source", "source is saving its snapshot");
-    status.spool_bytes.set(3 * MIB);
+    status.add_shard(0, "h:1").spool_bytes.set(3 * MIB);
     let mut snapshot = after_2s(&status);
     assert_eq!(snapshot.phase, Phase::Waiting);
     snapshot.waits[0].elapsed = Duration::from_secs(12);

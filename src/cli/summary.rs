@@ -33,8 +33,13 @@ pub fn text(summary: &Summary) -> String {
         numbers::per_second(keys, summary.elapsed),
         numbers::bytes(numbers::per_second(summary.bytes_to_target, summary.elapsed))
     ));
-    if let Some(offset) = summary.offset {
-        lines.push(format!("source offset: {offset}"));
+    match summary.offsets.as_slice() {
+        [] => {}
+        [(_, offset)] => lines.push(format!("source offset: {offset}")),
+        shards => {
+            lines.push("source offsets:".to_owned());
+            lines.extend(shards.iter().map(|(source, offset)| format!("  {source}: {offset}")));
+        }
     }
     if let Some(how) = how_to_go_on(summary) {
         lines.push(how);
@@ -132,7 +137,7 @@ mod tests {
         for (database, kind) in [(0, "string"), (0, "hash"), (0, "string"), (5, "zset")] {
             tally.add(database, kind);
         }
-        status.merge(&mut tally);
+        status.add_shard(0, "h:1").copied.merge(&mut tally);
         assert_eq!(tally, Tally::default());
         status.commands_applied.set(7);
         status.bytes_to_target.set(3 << 20);
@@ -155,7 +160,7 @@ mod tests {
             keys_expired: 2,
             replies_unseen: 3,
             errors: [("OOM".to_owned(), 4), ("connection".to_owned(), 1)].into(),
-            offset: Some(ReplOffset(123)),
+            offsets: vec![("h:1".to_owned(), ReplOffset(123))],
             ..summary()
         };
         let text = text(&stopped);

@@ -38,6 +38,8 @@ pub struct RawSource {
     #[serde(deserialize_with = "place")]
     pub url: Option<Place>,
     pub password_file: Option<PathBuf>,
+    pub sentinel_user: Option<String>,
+    pub sentinel_password_file: Option<PathBuf>,
     pub cacert: Option<PathBuf>,
     pub cert: Option<PathBuf>,
     pub key: Option<PathBuf>,
@@ -58,6 +60,8 @@ pub struct RawTarget {
     #[serde(deserialize_with = "place")]
     pub url: Option<Place>,
     pub password_file: Option<PathBuf>,
+    pub sentinel_user: Option<String>,
+    pub sentinel_password_file: Option<PathBuf>,
     pub cacert: Option<PathBuf>,
     pub cert: Option<PathBuf>,
     pub key: Option<PathBuf>,
@@ -131,6 +135,8 @@ pub const KEYS: &[(&str, &[&str])] = &[
         &[
             "url",
             "password_file",
+            "sentinel_user",
+            "sentinel_password_file",
             "cacert",
             "cert",
             "key",
@@ -147,6 +153,8 @@ pub const KEYS: &[(&str, &[&str])] = &[
         &[
             "url",
             "password_file",
+            "sentinel_user",
+            "sentinel_password_file",
             "cacert",
             "cert",
             "key",
@@ -182,10 +190,26 @@ macro_rules! lay {
     };
 }
 
-lay!(RawSource { url, password_file, cacert, cert, key, sni, insecure, address_map, copy, prefer_replica, ack });
+lay!(RawSource {
+    url,
+    password_file,
+    sentinel_user,
+    sentinel_password_file,
+    cacert,
+    cert,
+    key,
+    sni,
+    insecure,
+    address_map,
+    copy,
+    prefer_replica,
+    ack
+});
 lay!(RawTarget {
     url,
     password_file,
+    sentinel_user,
+    sentinel_password_file,
     cacert,
     cert,
     key,

@@ -3,7 +3,7 @@
 use super::Error;
 use super::raw::Raw;
 use super::words::CopyBy;
-use crate::net::endpoint::{Endpoint, Place};
+use crate::net::endpoint::Place;
 
 /// Something that can be asked for but isn't built.
 struct Unbuilt {
@@ -20,24 +20,14 @@ const REFUSED: &[Unbuilt] = &[
         hint: "give the URL of a running server: redis://host:port",
     },
     Unbuilt {
-        what: "finding a primary by its sentinels (redis-sentinel://)",
-        asked: |raw| servers(raw).any(|server| server.sentinel.is_some()),
-        hint: "give the primary's own address",
-    },
-    Unbuilt {
-        what: "copying from or to a cluster (?cluster=true, several hosts)",
-        asked: |raw| servers(raw).any(|s| s.cluster == Some(true) || s.hosts.len() > 1),
-        hint: "both ends must be standalone servers",
+        what: "copying to a cluster (?cluster=true)",
+        asked: |raw| matches!(&raw.target.url, Some(Place::Server(target)) if target.cluster == Some(true)),
+        hint: "the target must be a standalone server",
     },
     Unbuilt {
         what: "--copy scan",
         asked: |raw| raw.source.copy == Some(CopyBy::Scan),
         hint: "leave it out: the copy is then taken from the source's snapshot",
-    },
-    Unbuilt {
-        what: "--prefer-replica",
-        asked: |raw| raw.source.prefer_replica == Some(true),
-        hint: "give the replica's own address as the source",
     },
     Unbuilt {
         what: "--guard-memory",
@@ -69,13 +59,6 @@ fn places(raw: &Raw) -> impl Iterator<Item = &Place> {
     raw.source.url.iter().chain(&raw.target.url)
 }
 
-fn servers(raw: &Raw) -> impl Iterator<Item = &Endpoint> {
-    places(raw).filter_map(|place| match place {
-        Place::Server(endpoint) => Some(endpoint),
-        Place::File(_) => None,
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -84,11 +67,8 @@ mod tests {
     fn unbuilt_options_are_refused_and_their_defaults_taken() {
         for text in [
             "[source]\nurl = 'dump.rdb'",
-            "[source]\nurl = 'redis-sentinel://h/m'",
             "[target]\nurl = 'redis://h?cluster=true'",
-            "[target]\nurl = 'redis://a,b'",
             "[source]\ncopy = 'scan'",
-            "[source]\nprefer_replica = true",
             "[target]\nguard_memory = '90%'",
             "[target]\nlossy = true",
             "[http]\nlisten = ':1'",
@@ -98,7 +78,9 @@ mod tests {
         }
         for text in [
             "",
-            "[source]\nurl = 'redis://h?cluster=false'\ncopy = 'snapshot'\nprefer_replica = false",
+            "[source]\nurl = 'redis-sentinel://h/m'\n[target]\nurl = 'redis://a,b'",
+            "[source]\nurl = 'redis://h?cluster=false'\ncopy = 'snapshot'\nprefer_replica = true",
+            "[source]\nurl = 'redis://a,b?cluster=true'",
             "[target]\nexpiry_grace = 0\nlossy = false",
         ] {
             let raw = toml::from_str(text).unwrap();

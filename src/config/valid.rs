@@ -10,6 +10,7 @@ use super::{Error, unbuilt};
 use crate::filter::ScopeSpec;
 use crate::net::Side;
 use crate::net::endpoint::{Endpoint, Place};
+use crate::net::locate::SentinelLogin;
 use crate::net::secret::Secret;
 use crate::net::tls::TlsOptions;
 
@@ -32,6 +33,8 @@ pub struct Job {
     pub name: String,
     pub source: Server,
     pub target: Server,
+    /// Read a replica in a primary's place where there is one.
+    pub prefer_replica: bool,
     pub once: bool,
     pub scope: ScopeSpec,
     pub existing: Existing,
@@ -70,6 +73,8 @@ pub struct Server {
     pub endpoint: Endpoint,
     /// Of use only where `endpoint.tls`.
     pub tls: TlsOptions,
+    /// Of use only where `endpoint.sentinel`.
+    pub sentinel: SentinelLogin,
     pub address_map: AddressMap,
 }
 
@@ -98,6 +103,8 @@ pub struct RunFlags {
 pub struct Environment {
     pub source_password: Option<Secret>,
     pub target_password: Option<Secret>,
+    pub source_sentinel_password: Option<Secret>,
+    pub target_sentinel_password: Option<Secret>,
     /// The folder for state that programs keep: `$XDG_STATE_HOME` or `~/.local/state`.
     pub state_home: Option<PathBuf>,
 }
@@ -131,6 +138,7 @@ impl Job {
             name,
             source,
             target,
+            prefer_replica: raw.source.prefer_replica.unwrap_or(false),
             once,
             scope,
             existing,
@@ -161,6 +169,9 @@ struct End<'a> {
     url: &'a Option<Place>,
     password_file: &'a Option<PathBuf>,
     password: &'a Option<Secret>,
+    sentinel_user: &'a Option<String>,
+    sentinel_password_file: &'a Option<PathBuf>,
+    sentinel_password: &'a Option<Secret>,
     tls: TlsOptions,
     address_map: &'a Option<AddressMap>,
 }
@@ -178,6 +189,9 @@ fn servers(raw: &Raw, environment: &Environment) -> Result<(Server, Server), Err
         url: &s.url,
         password_file: &s.password_file,
         password: &environment.source_password,
+        sentinel_user: &s.sentinel_user,
+        sentinel_password_file: &s.sentinel_password_file,
+        sentinel_password: &environment.source_sentinel_password,
         tls: TlsOptions {
             cacert: s.cacert.clone(),
             cert: s.cert.clone(),
@@ -192,6 +206,9 @@ fn servers(raw: &Raw, environment: &Environment) -> Result<(Server, Server), Err
         url: &t.url,
         password_file: &t.password_file,
         password: &environment.target_password,
+        sentinel_user: &t.sentinel_user,
+        sentinel_password_file: &t.sentinel_password_file,
+        sentinel_password: &environment.target_sentinel_password,
         tls: TlsOptions {
             cacert: t.cacert.clone(),
             cert: t.cert.clone(),
@@ -206,7 +223,9 @@ fn servers(raw: &Raw, environment: &Environment) -> Result<(Server, Server), Err
         let is = |h: &crate::net::endpoint::HostPort| h.port == host.port && h.host.eq_ignore_ascii_case(&host.host);
         hosts.iter().any(is)
     };
-    if let Some(host) = source.endpoint.hosts.iter().find(same) {
+    // Sentinels may watch both, under two names.
+    let one_name = source.endpoint.sentinel == target.endpoint.sentinel;
+    if let Some(host) = source.endpoint.hosts.iter().find(same).filter(|_| one_name) {
         return Err(Error::usage(
             format!("source and target are the same server: {host}"),
             "copying between databases of one server is not what keyferry does",
@@ -231,6 +250,7 @@ fn server(end: End<'_>) -> Result<Server, Error> {
     } else if endpoint.password.is_none() {
         endpoint.password = end.password.clone();
     }
+    let sentinel = sentinel_login(&end, &endpoint)?;
     let variable = format!("KEYFERRY_{}_PASSWORD", side.to_string().to_ascii_uppercase());
     if endpoint.user.is_some() && endpoint.password.is_none() {
         return Err(Error::usage(
@@ -241,7 +261,7 @@ fn server(end: End<'_>) -> Result<Server, Error> {
     if !endpoint.tls && !end.tls.is_default() {
         return Err(Error::usage(
             format!("TLS options are given for the {side}, but its URL is not rediss://"),
-            format!("write rediss:// for TLS, or leave the --{side}- options of TLS out"),
+            format!("write rediss:// (rediss-sentinel://) for TLS, or leave the --{side}- options of TLS out"),
         ));
     }
     if end.tls.cert.is_some() != end.tls.key.is_some() {
@@ -250,7 +270,33 @@ fn server(end: End<'_>) -> Result<Server, Error> {
             "give both, each the path of a PEM file",
         ));
     }
-    Ok(Server { endpoint, tls: end.tls, address_map: end.address_map.clone().unwrap_or_default() })
+    Ok(Server { endpoint, tls: end.tls, sentinel, address_map: end.address_map.clone().unwrap_or_default() })
+}
+
+/// Who we are for an end's sentinels. The environment's password may be there for other jobs.
+fn sentinel_login(end: &End<'_>, endpoint: &Endpoint) -> Result<SentinelLogin, Error> {
+    let side = end.side;
+    if endpoint.sentinel.is_none() {
+        if end.sentinel_user.is_some() || end.sentinel_password_file.is_some() {
+            return Err(Error::usage(
+                format!("a login for sentinels is given for the {side}, but its URL is not redis-sentinel://"),
+                format!("write redis-sentinel://host:26379/NAME, or leave the --{side}-sentinel- options out"),
+            ));
+        }
+        return Ok(SentinelLogin::default());
+    }
+    let password = match end.sentinel_password_file {
+        Some(path) => Some(read_password(side, path)?),
+        None => end.sentinel_password.clone(),
+    };
+    if end.sentinel_user.is_some() && password.is_none() {
+        let variable = format!("KEYFERRY_{}_SENTINEL_PASSWORD", side.to_string().to_ascii_uppercase());
+        return Err(Error::usage(
+            format!("--{side}-sentinel-user names a user, but there is no password"),
+            format!("give --{side}-sentinel-password-file, or set {variable}"),
+        ));
+    }
+    Ok(SentinelLogin { user: end.sentinel_user.clone(), password })
 }
 
 /// The first line end of a password file isn't part of the password; everything else is.

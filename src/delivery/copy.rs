@@ -217,7 +217,7 @@ mod tests {
 
     /// A machine of one lane with two values of database 1 and one of database 0.
     fn copying() -> Standalone {
-        let job = JobState { replid: None, generation: 1, lanes: 1, late_ms: 0, scope: 0 };
+        let job = JobState { shard: 0, replid: None, generation: 1, lanes: 1, late_ms: 0, scope: 0 };
         let mut machine = Standalone::new("j", job);
         let mut router = Router::new(1);
         for (db, key) in [(1, "a"), (1, "b"), (0, "c")] {

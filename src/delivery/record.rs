@@ -19,6 +19,8 @@ pub enum Phase {
 /// What all records of a job have in common.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JobState {
+    /// Which of the job's source primaries it is of; 0 for a standalone source.
+    pub shard: u32,
     pub replid: Option<ReplId>,
     /// Which full sync of the job this belongs to, counted from 1.
     pub generation: u64,
@@ -51,7 +53,15 @@ pub enum Error {
     Field(&'static str),
 }
 
-/// The key of a lane's record.
+/// What stands for the job in the keys of a shard's records and guards: its name, with the shard's number from 1 on.
+pub fn of_shard(job: &str, shard: u32) -> String {
+    match shard {
+        0 => job.to_owned(),
+        shard => format!("{job}:{shard}"),
+    }
+}
+
+/// The key of a lane's record; `job` as [`of_shard`] says it.
 pub fn key(job: &str, lane: usize) -> Vec<u8> {
     format!("keyferry:{job}:lane:{lane}").into_bytes()
 }
@@ -86,7 +96,8 @@ impl Record {
         let mut out = String::with_capacity(200);
         let job = &self.job;
         // Writing to a String can't fail.
-        let _ = write!(out, "{VERSION} shard=0 offset={} db={} phase={phase}", self.offset, self.stream_db);
+        let _ = write!(out, "{VERSION} shard={} offset={} db={}", job.shard, self.offset, self.stream_db);
+        let _ = write!(out, " phase={phase}");
         let _ = write!(out, " pieces={} gen={} lanes={} late={}", self.pieces, job.generation, job.lanes, job.late_ms);
         let _ = write!(out, " scope={:016x} time={}", job.scope, self.time_ms);
         if let Some(replid) = job.replid {
@@ -112,6 +123,7 @@ impl Record {
         }
         Ok(Record {
             job: JobState {
+                shard: number("shard", field("shard")?)?,
                 replid: match field("replid") {
                     Ok(id) => Some(ReplId::parse(id.as_bytes()).ok_or(Error::Field("replid"))?),
                     Err(_) => None,
@@ -142,7 +154,7 @@ mod tests {
     fn record_round_trips_with_and_without_a_replid() {
         for replid in [None, ReplId::parse(&[b'7'; 40])] {
             let record = Record {
-                job: JobState { replid, generation: 3, lanes: 4, late_ms: 3_600_000, scope: 0xfeed },
+                job: JobState { shard: 2, replid, generation: 3, lanes: 4, late_ms: 3_600_000, scope: 0xfeed },
                 phase: Phase::Following,
                 offset: ReplOffset(u64::MAX),
                 stream_db: 11,
@@ -157,6 +169,6 @@ mod tests {
     fn record_of_another_version_or_cut_is_an_error() {
         assert!(matches!(Record::parse(b"kf9 offset=1"), Err(Error::Version(_))));
         assert!(matches!(Record::parse(b"\xff"), Err(Error::Version(_))));
-        assert_eq!(Record::parse(b"kf1 offset=1"), Err(Error::Field("gen")));
+        assert_eq!(Record::parse(b"kf1 offset=1"), Err(Error::Field("shard")));
     }
 }

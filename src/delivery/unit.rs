@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::offset::ReplOffset;
+use crate::slot::{Slot, Slots};
 
 /// A lane of one target: an index below [`LANES_MAX`].
 pub type LaneId = usize;
@@ -108,10 +109,18 @@ impl Chunk {
 /// Doing it twice is the same as once.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Task {
-    /// Remove every key in scope from these target databases; `None`: from all.
-    RemoveScope { databases: Option<Vec<u32>> },
-    /// Remove the keys in scope that the copy didn't write (`copied`: hashes, see `pipeline::decode`).
-    RemoveLeftovers { copied: Arc<std::collections::HashSet<u64>> },
+    /// Remove every key in scope, of these slots, from these target databases; `None`: of all, from all.
+    RemoveScope { databases: Option<Vec<u32>>, slots: Option<Arc<Slots>> },
+    /// Remove the keys in scope, of these slots, that the copy didn't write (`copied`: hashes, see `pipeline::decode`).
+    RemoveLeftovers { copied: Arc<std::collections::HashSet<u64>>, slots: Option<Arc<Slots>> },
+}
+
+impl Task {
+    /// Whether the task concerns a key at all: one shard of a cluster speaks for its own slots only.
+    pub fn concerns(&self, key: &[u8]) -> bool {
+        let (Task::RemoveScope { slots, .. } | Task::RemoveLeftovers { slots, .. }) = self;
+        slots.as_ref().is_none_or(|slots| slots.contains(Slot::of(key)))
+    }
 }
 
 /// A unit of several lanes.

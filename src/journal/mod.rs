@@ -11,6 +11,7 @@ mod ring;
 mod segments;
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -19,7 +20,7 @@ use tokio::sync::Notify;
 use ring::{BLOCK_BYTES, Ring};
 use segments::Segments;
 
-pub use segments::Spool;
+pub use segments::{Spool, SpoolLimit};
 
 /// Blocks written to disk at a time.
 const SPILL_BLOCKS: usize = 16;
@@ -48,7 +49,7 @@ pub struct Journal {
     readable: Condvar,
     /// The writer waits here for room.
     room: Notify,
-    bytes_max: usize,
+    bytes_max: AtomicUsize,
     spool: Option<Spool>,
 }
 
@@ -124,9 +125,15 @@ impl Journal {
             }),
             readable: Condvar::new(),
             room: Notify::new(),
-            bytes_max,
+            bytes_max: AtomicUsize::new(bytes_max),
             spool,
         }
+    }
+
+    /// Holds at most about so many bytes in memory from now on; what is there already leaves in time.
+    pub fn set_bytes_max(&self, bytes_max: usize) {
+        self.bytes_max.store(bytes_max, Ordering::Relaxed);
+        self.room.notify_one();
     }
 
     /// Appends `bytes`, received at `now_ms` (Unix time). Where memory has no room the oldest bytes go to disk; without
@@ -143,7 +150,7 @@ impl Journal {
                 if let Some(error) = &state.failed {
                     return Err(error.clone());
                 }
-                if state.make_room(bytes.len(), self.bytes_max) {
+                if state.make_room(bytes.len(), self.bytes_max.load(Ordering::Relaxed)) {
                     state.stamp(now_ms);
                     state.ring.append(bytes);
                     self.readable.notify_one();
@@ -165,7 +172,7 @@ impl Journal {
 
     /// True when the writer must wait or write to disk before it can take `bytes` more.
     pub fn is_full(&self, bytes: usize) -> bool {
-        !self.lock().make_room(bytes, self.bytes_max)
+        !self.lock().make_room(bytes, self.bytes_max.load(Ordering::Relaxed))
     }
 
     /// The blocks to be written to disk, if that is to begin now.
@@ -176,8 +183,8 @@ impl Journal {
         }
         let blocks = state.ring.oldest(SPILL_BLOCKS);
         let bytes = (blocks.len() * BLOCK_BYTES) as u64;
-        if state.disk.bytes() + bytes > spool.bytes_max {
-            return Err(Error::Full { dir: spool.dir.display().to_string(), bytes_max: spool.bytes_max });
+        if spool.limit.used() + bytes > spool.limit.bytes_max() {
+            return Err(Error::Full { dir: spool.dir.display().to_string(), bytes_max: spool.limit.bytes_max() });
         }
         state.spilling = !blocks.is_empty();
         Ok((!blocks.is_empty()).then_some(blocks))
@@ -344,6 +351,23 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn budget_that_grows_lets_a_waiting_writer_on() {
+        let journal = Arc::new(Journal::new(0, 2 * BLOCK, None));
+        journal.append(&block(1), 0).await.unwrap();
+        assert!(journal.is_full(2 * BLOCK));
+        let writer = tokio::spawn({
+            let journal = Arc::clone(&journal);
+            async move { journal.append(&[2; 2 * BLOCK], 0).await }
+        });
+        tokio::task::yield_now().await;
+        assert!(!writer.is_finished());
+        journal.set_bytes_max(5 * BLOCK);
+        writer.await.unwrap().unwrap();
+        journal.set_bytes_max(2 * BLOCK);
+        assert!(journal.is_full(1));
+    }
+
+    #[tokio::test]
     async fn covered_bytes_stay_until_their_room_is_needed() {
         let journal = Arc::new(Journal::new(0, 4 * BLOCK, None));
         journal.append(&block(1), 1).await.unwrap();
@@ -363,7 +387,8 @@ mod tests {
     #[tokio::test]
     async fn what_memory_cannot_hold_goes_through_the_disk_in_order() {
         let dir = tempfile::tempdir().unwrap();
-        let spool = Spool { dir: dir.path().join("job"), bytes_max: 1 << 30, name: "stream" };
+        let limit = SpoolLimit::new(1 << 30);
+        let spool = Spool { dir: dir.path().join("job"), limit: limit.clone(), name: "stream" };
         let journal = Arc::new(Journal::new(7, 4 * BLOCK, Some(spool)));
         let all: Vec<u8> = (0..700 * BLOCK / 2).map(|i| (i * 31 + i / 999) as u8).collect();
         for piece in all.chunks(100_001) {
@@ -378,21 +403,34 @@ mod tests {
         }
         assert!(out == all);
         assert_eq!(std::fs::read_dir(dir.path().join("job")).unwrap().count(), 0, "covered segments are deleted");
+        assert_eq!(limit.used(), 0);
     }
 
     #[tokio::test]
     async fn spool_at_its_limit_or_unwritable_is_an_error_that_says_where() {
         let dir = tempfile::tempdir().unwrap();
-        let spool = Spool { dir: dir.path().join("job"), bytes_max: 8 * BLOCK as u64, name: "stream" };
+        let limit = SpoolLimit::new(8 * BLOCK as u64);
+        let spool = Spool { dir: dir.path().join("job"), limit: limit.clone(), name: "stream" };
+        let other = Journal::new(0, 4 * BLOCK, Some(spool.clone()));
         let journal = Arc::new(Journal::new(0, 4 * BLOCK, Some(spool)));
         let mut result = Ok(());
         for _ in 0..40 {
             result = result.and(journal.append(&block(1), 1).await);
         }
         assert!(matches!(result, Err(Error::Full { .. })));
+        // The limit is one for all journals that share it, and what is gone doesn't count.
+        let other = Arc::new(other);
+        let mut result = Ok(());
+        for _ in 0..8 {
+            result = result.and(other.append(&block(1), 1).await);
+        }
+        assert!(matches!(result, Err(Error::Full { .. })) && limit.used() > 0);
+        drop((journal, other));
+        assert_eq!(limit.used(), 0);
         let file = dir.path().join("file");
         std::fs::write(&file, "").unwrap();
-        let journal = Arc::new(Journal::new(0, 2 * BLOCK, Some(Spool { dir: file, bytes_max: 1 << 30, name: "s" })));
+        let journal =
+            Arc::new(Journal::new(0, 2 * BLOCK, Some(Spool { dir: file, limit: SpoolLimit::new(1 << 30), name: "s" })));
         let mut result = Ok(());
         for _ in 0..4 {
             result = result.and(journal.append(&block(1), 1).await);

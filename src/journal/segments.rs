@@ -6,6 +6,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A segment is ended when it is this long; one that is covered is deleted whole.
 const SEGMENT_BYTES: u64 = 64 << 20;
@@ -17,9 +18,31 @@ const SUFFIX: &str = "journal";
 #[derive(Debug, Clone)]
 pub struct Spool {
     pub dir: PathBuf,
-    pub bytes_max: u64,
+    pub limit: SpoolLimit,
     /// What the files' names begin with.
     pub name: &'static str,
+}
+
+/// How much all that share it may have on disk together. A clone shares it.
+#[derive(Debug, Clone)]
+pub struct SpoolLimit {
+    bytes_max: u64,
+    used: Arc<AtomicU64>,
+}
+
+impl SpoolLimit {
+    pub fn new(bytes_max: u64) -> Self {
+        SpoolLimit { bytes_max, used: Arc::default() }
+    }
+
+    pub fn bytes_max(&self) -> u64 {
+        self.bytes_max
+    }
+
+    /// Bytes on disk now.
+    pub fn used(&self) -> u64 {
+        self.used.load(Ordering::Relaxed)
+    }
 }
 
 impl Spool {
@@ -54,6 +77,8 @@ struct Segment {
 #[derive(Debug, Default)]
 pub struct Segments {
     list: VecDeque<Segment>,
+    /// Where its bytes are counted, once there are any.
+    limit: Option<SpoolLimit>,
 }
 
 /// Bytes of a segment: where to read them.
@@ -91,6 +116,7 @@ impl Segments {
         let path = spool.dir.join(format!("{}-{position:020}.{SUFFIX}", spool.name));
         let file = OpenOptions::new().create(true).truncate(true).read(true).write(true).mode(0o600).open(&path)?;
         let file = Arc::new(file);
+        self.limit = Some(spool.limit.clone());
         self.list.push_back(Segment { start: position, end: position, file: Arc::clone(&file), path });
         Ok(file)
     }
@@ -99,6 +125,9 @@ impl Segments {
     pub fn written(&mut self, bytes: u64) {
         if let Some(last) = self.list.back_mut() {
             last.end += bytes;
+            if let Some(limit) = &self.limit {
+                limit.used.fetch_add(bytes, Ordering::Relaxed);
+            }
         }
     }
 
@@ -117,9 +146,11 @@ impl Segments {
     }
 
     fn delete_first(&mut self) {
-        if let Some(segment) = self.list.pop_front()
-            && let Err(error) = fs::remove_file(&segment.path)
-        {
+        let Some(segment) = self.list.pop_front() else { return };
+        if let Some(limit) = &self.limit {
+            limit.used.fetch_sub(segment.end - segment.start, Ordering::Relaxed);
+        }
+        if let Err(error) = fs::remove_file(&segment.path) {
             tracing::warn!(file = %segment.path.display(), error = %error, "a spool file can't be removed");
         }
     }

@@ -1,12 +1,13 @@
 //! One connection to a server: opened, encrypted, authenticated; then calls, or raw bytes.
 
 use std::io;
+use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::{Buf, BytesMut};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
@@ -14,6 +15,7 @@ use tokio_rustls::client::TlsStream;
 
 use super::Side;
 use super::endpoint::HostPort;
+use super::permission;
 use super::secret::Secret;
 use super::tls::{self, TlsOptions};
 use crate::resp::encode;
@@ -22,14 +24,17 @@ use crate::resp::reply::{self, Reply};
 /// How long a server may take to accept a connection, TLS and password included.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long a server may take of that to answer to TLS.
-const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(8);
+/// The part of the time for a connection that a server may take to answer to TLS.
+const HANDSHAKE_PART: f64 = 0.8;
 
 /// How long a server may take to answer a call: a target that is busy for a while is waited for.
 const CALL_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Keys listed by one SCAN, about.
 const SCAN_COUNT: &[u8] = b"1000";
+
+/// Bytes read at a time from the socket of a TLS connection; TLS itself would take 4 KiB.
+const TLS_READ_BYTES: usize = 64 * 1024;
 
 /// Bytes read at a time for replies.
 const READ_BYTES: usize = 16 * 1024;
@@ -57,6 +62,16 @@ pub enum Error {
     Refused { side: Side, address: String, command: String, words: String },
     #[error("{side} {address} sent what is no RESP: {error}")]
     Protocol { side: Side, address: String, error: reply::Error },
+    #[error("{side} {address} is a {role}, not a primary")]
+    NotPrimary { side: Side, address: String, role: String },
+    #[error("the sentinel knows no primary '{primary}' ({side} {address})")]
+    UnknownPrimary { side: Side, address: String, primary: String },
+    /// What a sentinel was asked failed.
+    #[error("asking a sentinel: {0}")]
+    Sentinel(Box<Error>),
+    /// None of several places says where the server is now.
+    #[error("the {side} {place} has no primary that can be found: {}", each(.tried))]
+    Nowhere { side: Side, place: String, tried: Vec<Error> },
 }
 
 impl Error {
@@ -67,8 +82,11 @@ impl Error {
             | Error::Timeout { .. }
             | Error::NoHandshake { .. }
             | Error::Mute { .. }
-            | Error::Lost { .. } => true,
-            Error::Tls(_) | Error::Auth { .. } | Error::Protocol { .. } => false,
+            | Error::Lost { .. }
+            | Error::NotPrimary { .. } => true,
+            Error::Tls(_) | Error::Auth { .. } | Error::Protocol { .. } | Error::UnknownPrimary { .. } => false,
+            Error::Sentinel(error) => error.is_passing(),
+            Error::Nowhere { tried, .. } => tried.iter().any(Error::is_passing),
             Error::Refused { words, .. } => is_passing_refusal(words),
         }
     }
@@ -85,9 +103,41 @@ impl Error {
                 side.to_string().to_uppercase()
             )),
             Error::Refused { words, .. } if words.starts_with("NOAUTH") => Some("the server wants a password".into()),
+            Error::Refused { side, words, .. } => permission::hint(words, *side),
+            Error::UnknownPrimary { .. } => Some("SENTINEL MASTERS lists the names that a sentinel knows".into()),
+            Error::Sentinel(error) => error.hint_of_sentinel(),
+            Error::Nowhere { tried, .. } => tried.iter().find_map(Error::hint),
             _ => None,
         }
     }
+
+    fn hint_of_sentinel(&self) -> Option<String> {
+        match self {
+            Error::Auth { side, .. } => Some(login_of_sentinels(*side)),
+            Error::Refused { side, words, .. } if words.starts_with("NOAUTH") => Some(login_of_sentinels(*side)),
+            Error::Refused { words, .. } if words.starts_with("NOPERM") => {
+                Some("the user of the sentinels needs: ACL SETUSER <user> +sentinel|get-master-addr-by-name".into())
+            }
+            Error::Refused { words, .. } if words.starts_with("ERR unknown command") => {
+                Some("redis-sentinel:// wants the address of a sentinel, port 26379 as a rule".into())
+            }
+            Error::Connect { .. } => Some("are the sentinels running, and their addresses and ports right?".into()),
+            other => other.hint(),
+        }
+    }
+}
+
+fn login_of_sentinels(side: Side) -> String {
+    format!(
+        "sentinels have a user and password of their own: --{side}-sentinel-user, KEYFERRY_{}_SENTINEL_PASSWORD or \
+         --{side}-sentinel-password-file",
+        side.to_string().to_uppercase()
+    )
+}
+
+fn each(errors: &[Error]) -> String {
+    let shown: Vec<String> = errors.iter().map(Error::to_string).collect();
+    shown.join("; ")
 }
 
 /// Answers of a server that is starting, busy or changing its role.
@@ -124,15 +174,21 @@ impl Server {
     /// # Errors
     /// See [`Error`].
     pub async fn connect(&self) -> Result<Conn, Error> {
-        match timeout(CONNECT_TIMEOUT, self.open()).await {
+        self.connect_in(CONNECT_TIMEOUT).await
+    }
+
+    /// The same, with another limit.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub async fn connect_in(&self, limit: Duration) -> Result<Conn, Error> {
+        match timeout(limit, self.open(limit.mul_f64(HANDSHAKE_PART))).await {
             Ok(conn) => conn,
-            Err(_) => {
-                Err(Error::Timeout { side: self.side, address: self.address.to_string(), after: CONNECT_TIMEOUT })
-            }
+            Err(_) => Err(Error::Timeout { side: self.side, address: self.address.to_string(), after: limit }),
         }
     }
 
-    async fn open(&self) -> Result<Conn, Error> {
+    async fn open(&self, handshake: Duration) -> Result<Conn, Error> {
         let failed = |error| Error::Connect { side: self.side, address: self.address.to_string(), error };
         let tcp = TcpStream::connect((self.address.host.as_str(), self.address.port)).await.map_err(failed)?;
         tcp.set_nodelay(true).map_err(failed)?;
@@ -140,18 +196,25 @@ impl Server {
             None => Stream::Plain(tcp),
             Some((connector, options)) => {
                 let name = tls::server_name(self.side, options, &self.address.host)?;
-                let stream = timeout(HANDSHAKE_TIMEOUT, connector.connect(name, tcp)).await;
+                let tcp = BufReader::with_capacity(TLS_READ_BYTES, tcp);
+                let stream = timeout(handshake, connector.connect(name, tcp)).await;
                 let stream = stream.map_err(|_| Error::NoHandshake {
                     side: self.side,
                     address: self.address.to_string(),
-                    after: HANDSHAKE_TIMEOUT,
+                    after: handshake,
                 })?;
                 let stream = stream.map_err(|error| self.explain(error))?;
                 Stream::Tls(Box::new(stream))
             }
         };
-        let mut conn =
-            Conn { side: self.side, address: self.address.to_string(), stream, input: BytesMut::new(), heard: false };
+        let mut conn = Conn {
+            side: self.side,
+            address: self.address.to_string(),
+            certificate: self.certificate().map(Path::to_owned),
+            stream,
+            input: BytesMut::new(),
+            heard: false,
+        };
         if let Some(password) = &self.password {
             let mut auth: Vec<&[u8]> = vec![b"AUTH"];
             auth.extend(self.user.as_ref().map(String::as_bytes));
@@ -165,10 +228,15 @@ impl Server {
 
     fn explain(&self, error: io::Error) -> Error {
         let address = self.address.to_string();
-        match tls::explain(self.side, &address, &error) {
+        match tls::explain(self.side, &address, self.certificate(), &error) {
             Some(error) => Error::Tls(error),
             None => Error::Connect { side: self.side, address, error },
         }
+    }
+
+    /// The file of our certificate.
+    fn certificate(&self) -> Option<&Path> {
+        self.tls.as_ref().and_then(|(_, options)| options.cert.as_deref())
     }
 }
 
@@ -183,6 +251,8 @@ impl std::fmt::Debug for Server {
 pub struct Conn {
     side: Side,
     address: String,
+    /// The file of our certificate.
+    certificate: Option<PathBuf>,
     stream: Stream,
     /// Bytes received and not yet read as replies.
     input: BytesMut,
@@ -193,7 +263,7 @@ pub struct Conn {
 #[derive(Debug)]
 enum Stream {
     Plain(TcpStream),
-    Tls(Box<TlsStream<TcpStream>>),
+    Tls(Box<TlsStream<BufReader<TcpStream>>>),
 }
 
 impl Conn {
@@ -320,7 +390,7 @@ impl Conn {
     /// The error of a connection that broke with `error`.
     pub fn lost(&self, error: io::Error) -> Error {
         let (side, address) = (self.side, self.address.clone());
-        match tls::explain(side, &address, &error) {
+        match tls::explain(side, &address, self.certificate.as_deref(), &error) {
             Some(error) => Error::Tls(error),
             None if !self.heard && matches!(self.stream, Stream::Plain(_)) => Error::Mute { side, address, error },
             None => Error::Lost { side, address, error },
@@ -352,7 +422,26 @@ impl AsyncRead for Stream {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Stream::Plain(s) => Pin::new(s).poll_read(cx, buf),
-            Stream::Tls(s) => Pin::new(s).poll_read(cx, buf),
+            Stream::Tls(s) => poll_read_records(Pin::new(s), cx, buf),
+        }
+    }
+}
+
+/// Reads all records that are there, rather than one of at most 16 KiB: whoever reads does the same work for few bytes
+/// as for many.
+fn poll_read_records(
+    mut stream: Pin<&mut Box<TlsStream<BufReader<TcpStream>>>>,
+    cx: &mut Context<'_>,
+    buf: &mut ReadBuf<'_>,
+) -> Poll<io::Result<()>> {
+    let before = buf.filled().len();
+    loop {
+        let had = buf.filled().len();
+        match stream.as_mut().poll_read(cx, buf) {
+            Poll::Ready(Ok(())) if buf.filled().len() > had && buf.remaining() > 0 => {}
+            // An end or a failure behind bytes is met again with the next read.
+            Poll::Ready(Err(_)) | Poll::Pending if had > before => return Poll::Ready(Ok(())),
+            other => return other,
         }
     }
 }

@@ -107,7 +107,7 @@ impl Error {
             Error::Parameter(_) | Error::Cluster(_) => "the only parameter is ?cluster=true or ?cluster=false",
             Error::Fragment => "is it part of a password? then percent-encode it (# is %23) and end it with @",
             Error::User => "percent-encode the UTF-8 form of the name",
-            Error::NoPrimary => "write redis-sentinel://host:26379/NAME",
+            Error::NoPrimary => "write redis-sentinel://host:26379/NAME, or rediss-sentinel:// for TLS",
         }
     }
 }
@@ -141,7 +141,7 @@ impl fmt::Display for Place {
 }
 
 impl Endpoint {
-    /// Reads a URL: `redis`, `rediss`, `valkey`, `valkeys`, `redis-sentinel`, with one host or several.
+    /// Reads a URL: `redis`, `rediss`, `valkey`, `valkeys`, `redis-sentinel`, `rediss-sentinel`, with one host or several.
     ///
     /// User and password are percent-decoded; a `%` that starts no escape stands for itself. The last `@` ends them, so
     /// a raw password may hold anything else, `/`, `#` and `@` included. `user@` names a user whose password comes
@@ -158,6 +158,7 @@ impl Endpoint {
             "redis" | "valkey" => (false, false),
             "rediss" | "valkeys" => (true, false),
             "redis-sentinel" | "valkey-sentinel" => (false, true),
+            "rediss-sentinel" | "valkeys-sentinel" => (true, true),
             other if other.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-') => {
                 return Err(Error::Scheme(scheme.to_owned()));
             }
@@ -176,8 +177,12 @@ impl Endpoint {
         let port = if sentinel { SENTINEL_PORT_DEFAULT } else { PORT_DEFAULT };
         // The hosts first: in a URL that lacks its host, the rest may be a password.
         let hosts = parse_hosts(hosts, port)?;
-        let (database, sentinel) =
-            if sentinel { (None, Some(parse_primary(path)?)) } else { (parse_database(path)?, None) };
+        let (database, sentinel) = if sentinel {
+            let (primary, database) = path.split_once('/').unwrap_or((path, ""));
+            (parse_database(database)?, Some(parse_primary(primary)?))
+        } else {
+            (parse_database(path)?, None)
+        };
         Ok(Endpoint { tls, hosts, user, password, database, cluster: parse_query(query)?, sentinel })
     }
 
@@ -191,7 +196,8 @@ impl Endpoint {
 impl fmt::Display for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match (&self.sentinel, self.tls) {
-            (Some(_), _) => "redis-sentinel://",
+            (Some(_), true) => "rediss-sentinel://",
+            (Some(_), false) => "redis-sentinel://",
             (None, true) => "rediss://",
             (None, false) => "redis://",
         })?;
@@ -349,6 +355,7 @@ mod tests {
             ("redis://[fe80::1%25eth0]:7/0", false, "redis://[fe80::1%eth0]:7/0"),
             ("redis://a:1,b,[::2]:3", false, "redis://a:1,b:6379,[::2]:3"),
             ("redis-sentinel://a,b:9/my%20m", false, "redis-sentinel://a:26379,b:9/my m"),
+            ("rediss-sentinel://a/m/2", true, "rediss-sentinel://a:26379/m/2"),
             ("redis://u:p@h?cluster=false", false, "redis://u:***@h:6379"),
         ] {
             let endpoint = parse(text);
@@ -398,6 +405,8 @@ mod tests {
             ("redis://h#x", Error::Fragment),
             ("redis://%ff:x@h", Error::User),
             ("redis-sentinel://h", Error::NoPrimary),
+            ("redis-sentinel://h//2", Error::NoPrimary),
+            ("redis-sentinel://h/m/n", Error::Database("n".into())),
             (&long, Error::TooManyHosts),
         ] {
             assert_eq!(Endpoint::parse(text), Err(error), "{text}");

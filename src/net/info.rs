@@ -52,11 +52,21 @@ impl Info {
 
     /// How far each connected replica is, by its own word (`slave0:ip=..,port=..,state=online,offset=..`).
     pub fn replica_offsets(&self) -> Vec<u64> {
-        let is_replica = |field: &str| {
-            field.strip_prefix("slave").is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()))
-        };
         let offset = |line: &String| line.split(',').find_map(|w| w.strip_prefix("offset="))?.parse().ok();
         self.0.iter().filter(|(field, _)| is_replica(field)).filter_map(|(_, line)| offset(line)).collect()
+    }
+
+    /// Host and port of each connected replica that has come to follow the stream.
+    pub fn online_replicas(&self) -> Vec<(String, u16)> {
+        let mut found: Vec<(&String, &String)> = self.0.iter().filter(|(field, _)| is_replica(field)).collect();
+        found.sort();
+        let read = |line: &str| {
+            let word = |name: &str| line.split(',').find_map(|w| w.strip_prefix(name));
+            // Who says no port of its own, as keyferry doesn't, can't be asked for anything.
+            let port = word("port=")?.parse().ok().filter(|port| *port > 0)?;
+            (word("state=") == Some("online")).then_some((word("ip=")?.to_owned(), port))
+        };
+        found.into_iter().filter_map(|(_, line)| read(line)).collect()
     }
 
     /// How many keys of a database expire.
@@ -77,6 +87,10 @@ impl Info {
     }
 }
 
+fn is_replica(field: &str) -> bool {
+    field.strip_prefix("slave").is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -91,6 +105,18 @@ mod tests {
         assert_eq!(info.product(), "valkey 9.1.2");
         assert_eq!(info.keyspace(), [(2, 3), (10, 7)]);
         assert_eq!((info.expires(2), info.expires(10), info.expires(0)), (1, 0, 0));
+    }
+
+    #[test]
+    fn replicas_that_can_be_read_are_online_and_have_a_port() {
+        let info = Info::parse(
+            b"slave_repl_offset:5\r\nslave0:ip=10.0.0.1,port=7001,state=online,offset=5,lag=0\r\n\
+              slave1:ip=10.0.0.2,port=7002,state=wait_bgsave,offset=0,lag=0\r\n\
+              slave2:ip=10.0.0.3,port=0,state=online,offset=5,lag=0\r\n\
+              slave3:ip=::1,port=7003,state=online,offset=5,lag=0,type=replica\r\n",
+        );
+        assert_eq!(info.online_replicas(), [("10.0.0.1".to_owned(), 7001), ("::1".to_owned(), 7003)]);
+        assert_eq!(info.replica_offsets().len(), 4);
     }
 
     #[test]

@@ -3,11 +3,16 @@
 use std::fmt;
 
 pub mod backoff;
+mod certificate;
+pub mod cluster;
 pub mod conn;
 pub mod endpoint;
 pub mod info;
+pub mod locate;
+pub mod permission;
 pub mod secret;
 pub mod tls;
+pub mod topology;
 
 /// Which of the two ends something belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]

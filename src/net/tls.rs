@@ -7,13 +7,16 @@ use std::sync::Arc;
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::client::WebPkiServerVerifier;
 use tokio_rustls::rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use tokio_rustls::rustls::crypto::{CryptoProvider, ring};
 use tokio_rustls::rustls::{
-    self, AlertDescription, CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme,
+    self, AlertDescription, CertificateError, ClientConfig, DigitallySignedStruct, OtherError, RootCertStore,
+    SignatureScheme,
 };
 
 use super::Side;
+use super::certificate::Names;
 
 /// What the user says of one side's TLS. The default: the system's CA store, no client certificate, the URL's host.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -51,16 +54,18 @@ pub enum Error {
     Name { side: Side, name: String },
     #[error("{side}: this build's TLS can't be set up: {why}")]
     Setup { side: Side, why: rustls::Error },
-    #[error("{side} {address}: its certificate was issued by a CA (issuer) that is not trusted")]
-    Untrusted { side: Side, address: String },
-    #[error("{side} {address}: its certificate is for another name: {why}")]
-    WrongName { side: Side, address: String, why: String },
-    #[error("{side} {address}: its certificate was refused: {why}")]
-    BadCertificate { side: Side, address: String, why: String },
+    #[error("{side}: the CA certificates can't be used: {why}")]
+    NoVerifier { side: Side, why: String },
+    #[error("{side} {address}: its certificate ({names}) was issued by a CA that is not trusted")]
+    Untrusted { side: Side, address: String, names: Names },
+    #[error("{side} {address}: its certificate ({names}) is for another name: {why}")]
+    WrongName { side: Side, address: String, names: Names, why: String },
+    #[error("{side} {address}: its certificate ({names}) was refused: {why}")]
+    BadCertificate { side: Side, address: String, names: Names, why: String },
     #[error("{side} {address}: the server wants a client certificate, and none was given")]
     ClientCertificateRequired { side: Side, address: String },
-    #[error("{side} {address}: the server refused our client certificate ({alert:?})")]
-    ClientCertificateRefused { side: Side, address: String, alert: AlertDescription },
+    #[error("{side} {address}: the server refused our client certificate {} ({alert:?})", ours.display())]
+    ClientCertificateRefused { side: Side, address: String, ours: PathBuf, alert: AlertDescription },
     #[error("{side} {address}: the server doesn't speak TLS on this port")]
     NotTls { side: Side, address: String },
     #[error("{side} {address}: the server speaks TLS on this port, and was spoken to without")]
@@ -82,7 +87,7 @@ impl Error {
                 Some(format!("install the package ca-certificates, or give --{side}-cacert FILE"))
             }
             Error::Name { side, .. } => Some(format!("give --{side}-sni a host name or an IP address")),
-            Error::Setup { .. } => None,
+            Error::Setup { .. } | Error::NoVerifier { .. } => None,
             Error::Untrusted { side, .. } => Some(format!("give the CA that issued it with --{side}-cacert FILE")),
             Error::WrongName { side, .. } => {
                 Some(format!("use that name in the URL, or give it with --{side}-sni NAME"))
@@ -120,7 +125,10 @@ pub fn connector(side: Side, options: &TlsOptions) -> Result<TlsConnector, Error
         tracing::warn!(%side, "insecure: the server's certificate is not verified");
         builder.dangerous().with_custom_certificate_verifier(Arc::new(AnyCertificate(provider)))
     } else {
-        builder.with_root_certificates(roots(side, options.cacert.as_deref())?)
+        let roots = Arc::new(roots(side, options.cacert.as_deref())?);
+        let verifier = WebPkiServerVerifier::builder_with_provider(roots, provider).build();
+        let verifier = verifier.map_err(|why| Error::NoVerifier { side, why: why.to_string() })?;
+        builder.dangerous().with_custom_certificate_verifier(Arc::new(Telling(verifier)))
     };
     let config = match (&options.cert, &options.key) {
         (Some(cert), Some(key)) => builder
@@ -145,7 +153,8 @@ pub fn server_name(side: Side, options: &TlsOptions, host: &str) -> Result<Serve
 /// Puts a failure of a TLS connection into words; `None` if TLS has nothing to do with it (a mere lost connection).
 ///
 /// With TLS 1.3 a server's refusal of our certificate comes with the first read, after the handshake: ask then, too.
-pub fn explain(side: Side, address: &str, error: &io::Error) -> Option<Error> {
+/// `ours`: the file of our certificate.
+pub fn explain(side: Side, address: &str, ours: Option<&Path>, error: &io::Error) -> Option<Error> {
     let inner = error.get_ref()?.downcast_ref::<rustls::Error>()?;
     let address = address.to_owned();
     Some(match inner {
@@ -161,7 +170,10 @@ pub fn explain(side: Side, address: &str, error: &io::Error) -> Option<Error> {
             | AlertDescription::CertificateRevoked
             | AlertDescription::UnsupportedCertificate
             | AlertDescription::AccessDenied),
-        ) => Error::ClientCertificateRefused { side, address, alert: *alert },
+        ) => match ours {
+            Some(ours) => Error::ClientCertificateRefused { side, address, ours: ours.to_owned(), alert: *alert },
+            None => Error::ClientCertificateRequired { side, address },
+        },
         rustls::Error::InvalidMessage(_) => Error::NotTls { side, address },
         why => Error::Handshake { side, address, why: why.to_string() },
     })
@@ -173,12 +185,17 @@ pub fn is_tls_record(bytes: &[u8]) -> bool {
 }
 
 fn explain_certificate(side: Side, address: String, why: &CertificateError) -> Error {
+    let judged = match why {
+        CertificateError::Other(other) => other.0.downcast_ref::<Judged>(),
+        _ => None,
+    };
+    let (names, why) = judged.map_or((Names::default(), why), |judged| (judged.names.clone(), &judged.why));
     match why {
-        CertificateError::UnknownIssuer => Error::Untrusted { side, address },
+        CertificateError::UnknownIssuer => Error::Untrusted { side, address, names },
         CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
-            Error::WrongName { side, address, why: why.to_string() }
+            Error::WrongName { side, address, names, why: why.to_string() }
         }
-        why => Error::BadCertificate { side, address, why: why.to_string() },
+        why => Error::BadCertificate { side, address, names, why: why.to_string() },
     }
 }
 
@@ -230,6 +247,60 @@ fn read_key(side: Side, path: &Path) -> Result<PrivateKeyDer<'static>, Error> {
 
 fn read(side: Side, what: &'static str, path: &Path) -> Result<Vec<u8>, Error> {
     std::fs::read(path).map_err(|error| Error::Read { side, what, path: path.to_owned(), error })
+}
+
+/// Why a certificate was refused, and whose it was.
+#[derive(Debug, thiserror::Error)]
+#[error("{names}: {why}")]
+struct Judged {
+    names: Names,
+    why: CertificateError,
+}
+
+/// Judges certificates as usual, and remembers with a refusal whose certificate it was.
+#[derive(Debug)]
+struct Telling(Arc<WebPkiServerVerifier>);
+
+impl ServerCertVerifier for Telling {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        server_name: &ServerName<'_>,
+        ocsp_response: &[u8],
+        now: rustls_pki_types::UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        let verified = self.0.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now);
+        verified.map_err(|error| match error {
+            rustls::Error::InvalidCertificate(why) => {
+                let judged = Judged { names: Names::of(end_entity), why };
+                rustls::Error::InvalidCertificate(CertificateError::Other(OtherError(Arc::new(judged))))
+            }
+            error => error,
+        })
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.0.verify_tls12_signature(message, cert, dss)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.0.verify_tls13_signature(message, cert, dss)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.supported_verify_schemes()
+    }
 }
 
 /// Takes every certificate, but still checks that the server holds its key.

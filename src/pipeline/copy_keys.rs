@@ -177,6 +177,8 @@ impl CopyKeys {
                 return Err(CopyError::Behind(position.offset));
             }
             tracing::debug!(offset = %position.offset, "a copied key's offset isn't of this history: asking again");
+            // The primary may be another server since; the one that was asked needn't notice.
+            self.side.close();
             self.asking.pause(ASK_AGAIN).ok_or(CopyError::Ended)?;
         }
     }
@@ -210,7 +212,7 @@ impl CopyKeys {
         loop {
             let Some(answer) = self.asking.ask(ask(&mut self.side)) else {
                 // What it may still answer would be taken for the answer to the next question.
-                self.side = Side::new(self.side.server().clone());
+                self.side.close();
                 return Err(CopyError::Ended);
             };
             let error = match answer {

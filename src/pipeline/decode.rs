@@ -9,6 +9,7 @@ use tokio::sync::mpsc;
 use super::copy_keys::{CopyError, CopyKeys};
 use super::feed::Feed;
 use super::learn::{AskError, Learner};
+use super::shard::{Leader, OwnedSlots};
 use super::value::{self, ValueWriter};
 use crate::clock::now_ms;
 use crate::commands::{self, LearntError, TargetCaps};
@@ -22,8 +23,9 @@ use crate::rdb::{self, Decoder, Event, Key, KeyHead, Limits, RawValue, Rewriter,
 use crate::repl::resync::Framing;
 use crate::resp::{self, encode};
 use crate::route::{Router, UnitBuilder};
+use crate::slot::Slots;
 use crate::source::Ack;
-use crate::status::{Status, Tally};
+use crate::status::{Shard, Status, Tally};
 use crate::target::escape_key;
 
 /// Bytes handed over at a time: a crossing between threads costs as much as some hundred bytes of work.
@@ -82,7 +84,7 @@ impl Error {
             // A snapshot is damaged on the way or at its source; another one may not be.
             Error::SnapshotCut { .. } => true,
             Error::Copy(error) => error.is_passing(),
-            Error::Target(AskError::Net(error)) => error.is_passing(),
+            Error::Target(AskError::Target(error)) => error.is_passing(),
             Error::Target(AskError::Ended) => true,
             Error::Journal(_)
             | Error::Snapshot(_)
@@ -113,6 +115,8 @@ impl Error {
                 format!("copy whole databases, or leave it out with --not-command {}", command.to_ascii_lowercase())
             }
             Error::Value { .. } => "leave it out with --not-key, or --on-error skip".into(),
+            Error::Copy(CopyError::Net(error)) => return error.hint(),
+            Error::Target(AskError::Target(error)) => return error.hint(),
             Error::Snapshot(_) => "check the source's memory and the network, then copy again".into(),
             _ => return None,
         })
@@ -140,17 +144,34 @@ pub struct Parts {
     pub router: Router,
     pub batches: mpsc::Sender<Batch>,
     pub status: Arc<Status>,
+    pub shard: Arc<Shard>,
     pub ack: Arc<Ack>,
     /// Leave out, and count, what the target can't hold.
     pub skip_faults: bool,
     /// Keys that were on the target before and stay as they are (`--existing keep`), by [`key_hash`].
     pub kept: Option<Arc<HashSet<u64>>>,
     pub leftovers: Leftovers,
-    /// The job's name in the keys of its records.
-    pub job: String,
+    /// What stands for the job in the keys of the shard's records.
+    pub records: String,
+    /// The slots that are the shard's, where the source is a cluster.
+    pub slots: Option<OwnedSlots>,
+    /// Whether functions and scripts are taken from this shard, which has that number.
+    pub leads: (Leader, u32),
     /// What the target holds when an earlier process was there before.
     pub standing: Standing,
     pub learner: Learner,
+}
+
+impl Parts {
+    /// The slots that are the shard's now; `None` for all.
+    pub fn slots_now(&self) -> Option<Arc<Slots>> {
+        self.slots.as_ref().map(OwnedSlots::now)
+    }
+
+    /// Whether functions and scripts are taken from here: all primaries of a cluster have the same.
+    pub fn leads(&self) -> bool {
+        self.leads.0.is(self.leads.1)
+    }
 }
 
 /// What a key of a target database is remembered by.
@@ -241,7 +262,8 @@ impl<'a> Snapshot<'a> {
         if self.parts.leftovers == Leftovers::RemoveAfter {
             let copied = Arc::new(std::mem::take(&mut self.copied));
             let mut unit = UnitBuilder::default();
-            unit.task(Task::RemoveLeftovers { copied }, self.parts.router.all_lanes());
+            let slots = self.parts.slots_now();
+            unit.task(Task::RemoveLeftovers { copied, slots }, self.parts.router.all_lanes());
             self.parts.router.unit(&mut unit, self.stream_db, ReplOffset(0));
         }
         self.parts.router.copy_end(self.parts.feed.offset, self.stream_db);
@@ -315,7 +337,7 @@ impl<'a> Snapshot<'a> {
     fn is_kept(&self, db: u32, name: &[u8]) -> bool {
         let kept = self.parts.kept.as_ref().is_some_and(|kept| kept.contains(&key_hash(db, name)));
         if kept {
-            self.parts.status.keys_kept.add(1);
+            self.parts.shard.copied.keys_kept.add(1);
         }
         kept
     }
@@ -363,7 +385,7 @@ impl<'a> Snapshot<'a> {
         match event {
             Event::SelectDb(db) => self.db = db,
             Event::ResizeDb { keys, .. } if self.parts.scope.database_in(self.db) => {
-                self.parts.status.keys_total.add(keys);
+                self.parts.shard.copied.keys_total.add(keys);
             }
             Event::Aux { name, value } => self.aux(&name, &value),
             Event::Function { code } => self.function(&code),
@@ -374,7 +396,7 @@ impl<'a> Snapshot<'a> {
                     Ok(())
                 })?;
                 self.big = None;
-                self.parts.status.keys_done.add(1);
+                self.parts.shard.copied.keys_done.add(1);
             }
             Event::FunctionPreGa { name, .. } => {
                 tracing::warn!(function = escape_key(&name), "a function of a release candidate is left out");
@@ -415,7 +437,7 @@ impl<'a> Snapshot<'a> {
         match name {
             b"repl-stream-db" => self.stream_db = number().unwrap_or(0),
             // Scripts that EVALSHA in the stream of a source up to 4.0 may call; no target forgets them by itself.
-            b"lua" if self.passes(&[b"SCRIPT", b"LOAD", value]) => {
+            b"lua" if self.parts.leads() && self.passes(&[b"SCRIPT", b"LOAD", value]) => {
                 self.parts.router.copy(0, 0, |out| encode::command(out, &[&b"SCRIPT"[..], b"LOAD", value]));
             }
             _ => {}
@@ -424,7 +446,7 @@ impl<'a> Snapshot<'a> {
 
     fn function(&mut self, code: &[u8]) {
         let load: [&[u8]; 4] = [b"FUNCTION", b"LOAD", b"REPLACE", code];
-        if !self.passes(&load) {
+        if !self.parts.leads() || !self.passes(&load) {
             return;
         }
         if !self.parts.caps.valkey && self.parts.caps.version < (7, 0, 0) {
@@ -440,10 +462,10 @@ impl<'a> Snapshot<'a> {
     }
 
     fn hand_over(&mut self) -> Result<(), Error> {
-        let status = &self.parts.status;
-        status.merge(&mut self.counts.keys);
-        status.keys_filtered.add(std::mem::take(&mut self.counts.filtered));
-        status.keys_expired.add(std::mem::take(&mut self.counts.expired));
+        let copied = &self.parts.shard.copied;
+        copied.merge(&mut self.counts.keys);
+        copied.keys_filtered.add(std::mem::take(&mut self.counts.filtered));
+        copied.keys_expired.add(std::mem::take(&mut self.counts.expired));
         send(&self.parts.batches, self.parts.router.take(ReplOffset(0), 0))
     }
 }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::watch;
 
 use crate::delivery::guard::Standing;
-use crate::journal::{Journal, Spool};
+use crate::journal::{Journal, Spool, SpoolLimit};
 use crate::offset::{ReplId, ReplOffset};
 use crate::repl::resync::Framing;
 
@@ -60,7 +60,7 @@ struct Rewinding {
 pub struct Budget {
     pub memory_bytes: usize,
     /// Where the rest goes, and how much of it; `None`: the source waits instead.
-    pub spool: Option<(PathBuf, u64)>,
+    pub spool: Option<(PathBuf, SpoolLimit)>,
 }
 
 /// How much of the memory budget the snapshot may hold while it waits for the target.
@@ -68,13 +68,17 @@ const SNAPSHOT_BYTES_MAX: usize = 16 << 20;
 
 impl Budget {
     fn snapshot_bytes(&self) -> usize {
-        SNAPSHOT_BYTES_MAX.min(self.memory_bytes / 2)
+        snapshot_bytes(self.memory_bytes)
     }
 
     fn spool(&self, name: &'static str) -> Option<Spool> {
-        let (dir, bytes_max) = self.spool.clone()?;
-        Some(Spool { dir, bytes_max, name })
+        let (dir, limit) = self.spool.clone()?;
+        Some(Spool { dir, limit, name })
     }
+}
+
+fn snapshot_bytes(memory_bytes: usize) -> usize {
+    SNAPSHOT_BYTES_MAX.min(memory_bytes / 2)
 }
 
 impl Feed {
@@ -94,6 +98,15 @@ impl Feed {
             ended: watch::Sender::new(false),
             trusted: watch::Sender::new(None),
             recorded: AtomicU64::new(0),
+        }
+    }
+
+    /// Another budget than it began with.
+    pub fn set_memory(&self, memory_bytes: usize) {
+        let snapshot_bytes = snapshot_bytes(memory_bytes);
+        self.stream.set_bytes_max(memory_bytes - snapshot_bytes);
+        if let Some(snapshot) = &self.snapshot {
+            snapshot.journal.set_bytes_max(snapshot_bytes);
         }
     }
 

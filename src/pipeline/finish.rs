@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use super::Error;
 use super::prepare::{self, Plan, SourcesOf, retrying};
-use crate::net::conn::Server;
 use crate::status::{Phase, Status};
 use crate::target::connect::Identity;
+use crate::target::nodes::Target;
 use crate::target::settle::Unsettled;
 use crate::target::{InScope, settle};
 
@@ -16,7 +16,7 @@ const MEMORY_PART: u64 = 4;
 
 /// A job that is to leave its target.
 pub struct Closing {
-    target: Server,
+    target: Target,
     identity: Identity,
     /// How late the target's expiries were written.
     late_ms: i64,
@@ -76,7 +76,7 @@ impl Closing {
 
     fn plan(&self) -> settle::Plan<'_> {
         settle::Plan {
-            server: &self.target,
+            target: &self.target,
             identity: &self.identity,
             late_ms: self.late_ms,
             in_scope: &*self.in_scope,

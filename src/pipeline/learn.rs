@@ -7,8 +7,10 @@ use super::ask::Asking;
 use crate::args::Args;
 use crate::commands::{CommandInfo, Learnt, LearntError, MovableKeys, Spec};
 use crate::delivery::refusal::{Refusal, refusal};
-use crate::net::conn::{Conn, Error, Server};
+use crate::net::conn::{self, Conn};
 use crate::resp::reply::Reply;
+use crate::target::Error;
+use crate::target::nodes::Target;
 
 /// How long to wait before the target is asked again.
 const ASK_AGAIN: Duration = Duration::from_millis(200);
@@ -17,7 +19,7 @@ const ASK_AGAIN: Duration = Duration::from_millis(200);
 #[derive(Debug, thiserror::Error)]
 pub enum AskError {
     #[error(transparent)]
-    Net(#[from] Error),
+    Target(#[from] Error),
     #[error("the stream has ended")]
     Ended,
 }
@@ -34,7 +36,7 @@ pub enum Answer {
 
 /// Asks the target for commands, each once.
 pub struct Learner {
-    target: Server,
+    target: Target,
     asking: Asking,
     learnt: Learnt,
     /// Databases that the target has.
@@ -42,7 +44,7 @@ pub struct Learner {
 }
 
 impl Learner {
-    pub fn new(target: Server, asking: Asking) -> Self {
+    pub fn new(target: Target, asking: Asking) -> Self {
         Learner { target, asking, learnt: Learnt::new(), databases: BTreeSet::new() }
     }
 
@@ -64,9 +66,10 @@ impl Learner {
     }
 
     /// Asks on a connection of its own, again and again while the target can't be reached: the lanes say what that means.
-    fn ask(&self, question: impl AsyncFn(&mut Conn) -> Result<Reply, Error>) -> Result<Reply, AskError> {
+    fn ask(&self, question: impl AsyncFn(&mut Conn) -> Result<Reply, conn::Error>) -> Result<Reply, AskError> {
         loop {
-            let answer = self.asking.ask(async { question(&mut self.target.connect().await?).await });
+            let ask = async { Ok::<_, Error>(question(&mut self.target.any().await?).await?) };
+            let answer = self.asking.ask(ask);
             match answer {
                 Some(Err(error)) if error.is_passing() => self.asking.pause(ASK_AGAIN).ok_or(AskError::Ended)?,
                 // BUSY, LOADING and the like are no answer to what was asked.

@@ -4,27 +4,34 @@
 //! source socket ──receive (task)──► journal ──(A)──► decode (thread): snapshot, then stream
 //!    ──batches──(B)──► target::driver (task): the delivery machine and all lanes
 //! ```
+//!
+//! All of this once for each primary of the source: a shard. They only meet in the target, where each has its own records.
 
 mod ask;
 mod copy_keys;
 mod decode;
+mod deliver;
 mod feed;
 mod finish;
 mod learn;
+mod members;
 mod prepare;
 mod receive;
 mod session;
+mod shard;
+mod shards;
+mod shares;
+mod sources;
 mod stream;
+mod together;
 mod value;
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use tokio::sync::watch;
 
 use crate::config::valid::Job;
 use crate::filter::Scope;
-use crate::net::backoff::Backoff;
 use crate::net::tls;
 use crate::status::{Ending, Phase, Status, Summary};
 use crate::target::checkpoint::Checkpoint;
@@ -32,8 +39,8 @@ use crate::target::owner::Owner;
 use crate::target::settle::Unsettled;
 use crate::{source, target};
 use finish::Closing;
-use prepare::{Plan, retrying};
-use session::{Begin, Until};
+use prepare::{Plan, Prepared};
+use session::Until;
 
 pub use decode::key_hash;
 
@@ -52,14 +59,15 @@ pub enum Error {
     SameServer { run_id: String },
     #[error("source and target replicate from each other (replid {replid})")]
     SameHistory { replid: String },
-    #[error("source {address} is a cluster, which keyferry can't copy from yet")]
-    SourceCluster { address: String },
     #[error("the records of job {job} in the target are those of {other}")]
     OtherJob { job: String, other: &'static str },
     #[error("job {job} was stopped by a command, and must be told what to do about it: {words}")]
     StoppedBefore { job: String, words: String },
     #[error("the target holds no records of job {job}")]
     NoSuchJob { job: String },
+    /// An earlier `finish` had done all but removing the last records.
+    #[error("job {job} was ended before")]
+    JobEnded { job: String },
     #[error("stopped before the job was finished")]
     FinishStopped,
     #[error("stopped at once by a second signal: what was received last may not be applied")]
@@ -85,7 +93,7 @@ impl Error {
     pub fn severity(&self) -> Severity {
         match self {
             Error::SameServer { .. } | Error::SameHistory { .. } => Severity::Usage,
-            Error::SourceCluster { .. } | Error::OtherJob { .. } | Error::StoppedBefore { .. } => Severity::NoGo,
+            Error::OtherJob { .. } | Error::StoppedBefore { .. } => Severity::NoGo,
             Error::Source(source::Error::Journal(_)) | Error::Decode(decode::Error::Journal(_)) => Severity::Resumable,
             Error::Target(
                 target::Error::ExistingKeys { .. }
@@ -104,6 +112,7 @@ impl Error {
             | Error::Target(_)
             | Error::Decode(_)
             | Error::NoSuchJob { .. }
+            | Error::JobEnded { .. }
             | Error::Interrupted
             | Error::Lost(_)
             | Error::Runtime(_) => Severity::Failed,
@@ -130,7 +139,7 @@ impl Error {
                     .into(),
             ),
             Error::NoSuchJob { .. } => Some("take the same source, target and --job that sync was started with".into()),
-            Error::SourceCluster { .. } | Error::Interrupted | Error::Lost(_) | Error::Runtime(_) => None,
+            Error::JobEnded { .. } | Error::Interrupted | Error::Lost(_) | Error::Runtime(_) => None,
             Error::FinishStopped => Some("the same command goes on from here, and so does sync".into()),
             Error::NotDrained { .. } => Some("look at the target, then start again".into()),
         }
@@ -155,7 +164,8 @@ pub fn finish(job: Job, scope: Scope, status: Arc<Status>, source_gone: bool) ->
 
 fn block_on(work: impl Future<Output = Result<Summary, Error>>) -> Result<Summary, Error> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(work)
+    // The shards' tasks are of this thread alone.
+    tokio::task::LocalSet::new().block_on(&runtime, work)
 }
 
 async fn run_job(job: Job, scope: Scope, status: Arc<Status>) -> Result<Summary, Error> {
@@ -163,13 +173,13 @@ async fn run_job(job: Job, scope: Scope, status: Arc<Status>) -> Result<Summary,
     let mut owned = None;
     let work = async {
         let mut stop = signals.clone();
-        let (plan, checkpoint) = tokio::select! {
+        let prepared = tokio::select! {
             prepared = prepare::prepare(job, scope, Arc::clone(&status), true, &mut owned) => prepared?,
             () = signalled(&mut stop, 1) => return Ok(status.summary(Ending::StoppedInCopy)),
         };
-        let checkpoint = unsettle(&plan, checkpoint).await?;
-        let until = if plan.job.once { Until::CaughtUp } else { Until::Stopped };
-        let end = sessions(&plan, checkpoint, until, signals.clone()).await?;
+        let plan = Arc::clone(&prepared.plan);
+        let until = if plan.job.once { Until::AllCaughtUp } else { Until::Stopped };
+        let end = run_shards(prepared, until, signals.clone()).await?;
         if end == Ending::Complete {
             end_well(&plan, signals.clone()).await?;
         }
@@ -190,9 +200,13 @@ async fn finish_job(mut job: Job, scope: Scope, status: Arc<Status>, source_gone
         }
         // Whatever else the job was started with: an end of it never empties anything.
         (job.restart, job.flush_target) = (false, false);
-        let (plan, checkpoint) = prepare::prepare(job, scope, Arc::clone(&status), false, &mut owned).await?;
-        let checkpoint = unsettle(&plan, checkpoint).await?;
-        let end = sessions(&plan, checkpoint, Until::CaughtUp, signals.clone()).await?;
+        let prepared = prepare::prepare(job, scope, Arc::clone(&status), false, &mut owned).await;
+        if matches!(prepared, Err(Error::JobEnded { .. })) {
+            return Ok(status.summary(Ending::Finished));
+        }
+        let prepared = prepared?;
+        let plan = Arc::clone(&prepared.plan);
+        let end = run_shards(prepared, Until::AllCaughtUp, signals.clone()).await?;
         if end == Ending::Complete {
             end_well(&plan, signals.clone()).await?;
             return Ok(status.summary(Ending::Finished));
@@ -204,92 +218,22 @@ async fn finish_job(mut job: Job, scope: Scope, status: Arc<Status>, source_gone
     result
 }
 
-/// Takes back what a broken-off `finish` did. Where that can't be taken back whole there is nothing to go on from.
-async fn unsettle(plan: &Plan, checkpoint: Checkpoint) -> Result<Checkpoint, Error> {
-    Ok(match (Closing::of(plan).unsettle().await?, checkpoint) {
-        (Unsettled::Doubtful, Checkpoint::Following(following)) => {
-            session::say_full_again(
-                plan,
-                "a finish was broken off so long ago that keys may have expired here which the source has renewed",
-            );
-            Checkpoint::Copying { job: following.job() }
-        }
-        (_, checkpoint) => checkpoint,
-    })
-}
-
-/// Runs one session after the other, until one ends the job.
-async fn sessions(
-    plan: &Plan,
-    checkpoint: Checkpoint,
-    until: Until,
-    signals: watch::Receiver<u32>,
-) -> Result<Ending, Error> {
-    let mut backoff = Backoff::new(plan.job.retry_for);
-    let mut generation = checkpoint.job().map_or(0, |job| job.generation);
-    let mut begin = match checkpoint {
-        Checkpoint::Following(following) if !plan.job.restart => Begin::Resume(Box::new(following)),
-        _ => Begin::Full(None),
-    };
-    loop {
-        if let Begin::Resume(following) = &begin
-            && following.records.len() != plan.lanes
-        {
-            begin = change_lanes(plan, begin, &mut generation, &mut backoff, signals.clone()).await?;
-        }
-        let before = plan.shard.applied();
-        let end = session::run(plan, begin, until, &mut generation, &mut backoff, signals.clone()).await?;
-        if plan.shard.applied() > before {
-            backoff.progress();
-        }
-        match end {
-            session::End::CaughtUp => return Ok(Ending::Complete),
-            session::End::Stopped => return Ok(Ending::Stopped),
-            session::End::StoppedInCopy => return Ok(Ending::StoppedInCopy),
-            session::End::FullSync(why, joined) => {
-                session::say_full_again(plan, &why);
-                begin = Begin::Full(joined);
-            }
-            session::End::Resume(why) => {
-                tracing::warn!(reason = why, "going on from the target's records");
-                begin = from_records(plan).await?;
+/// Takes back what a broken-off `finish` did, then runs all shards. Where that can't be taken back whole there is nothing
+/// to go on from.
+async fn run_shards(prepared: Prepared, until: Until, signals: watch::Receiver<u32>) -> Result<Ending, Error> {
+    let Prepared { plan, mut starts, watched } = prepared;
+    if Closing::of(&plan).unsettle().await? == Unsettled::Doubtful {
+        for start in &mut starts {
+            if let Checkpoint::Following(following) = &start.checkpoint {
+                let why =
+                    "a finish was broken off so long ago that keys may have expired here which the source has renewed";
+                tracing::warn!(shard = start.number, reason = why, "a new full sync begins");
+                plan.status.error("full sync again");
+                start.checkpoint = Checkpoint::Copying { job: following.job() };
             }
         }
-        if let Some(wait) = backoff.failed(Instant::now()) {
-            tokio::time::sleep(wait).await;
-        }
     }
-}
-
-/// Goes on where the target's records stand; begins anew if they don't say.
-async fn from_records(plan: &Plan) -> Result<Begin, Error> {
-    let read = async || prepare::read_checkpoint(&plan.target, &plan.job.name).await;
-    Ok(match retrying(&plan.status, "target", plan.job.retry_for, read).await? {
-        Checkpoint::Following(following) => Begin::Resume(Box::new(following)),
-        _ => Begin::Full(None),
-    })
-}
-
-/// Goes on with the lanes that the target's records know until all stand at one offset, then over to the wanted ones.
-async fn change_lanes(
-    plan: &Plan,
-    begin: Begin,
-    generation: &mut u64,
-    backoff: &mut Backoff,
-    signals: watch::Receiver<u32>,
-) -> Result<Begin, Error> {
-    match session::run(plan, begin, Until::CaughtUp, generation, backoff, signals).await? {
-        session::End::FullSync(why, joined) => {
-            session::say_full_again(plan, &why);
-            return Ok(Begin::Full(joined));
-        }
-        session::End::CaughtUp => {
-            let change = async || prepare::change_lanes(plan).await;
-            retrying(&plan.status, "target", plan.job.retry_for, change).await?;
-        }
-        session::End::Stopped | session::End::StoppedInCopy | session::End::Resume(_) => {}
-    }
-    from_records(plan).await
+    shards::run(plan, starts, watched, until, signals).await
 }
 
 /// What comes after the last write: true expiries, and no trace of the job. A signal breaks it off, for another run.

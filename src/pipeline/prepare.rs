@@ -1,9 +1,15 @@
 //! What is found out and decided before anything is written.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::members::Members;
+use super::shard::OwnedSlots;
+use super::shards::{Start, Watched};
+use super::shares::Shares;
+use super::sources::{self, Sources};
+use super::together::Together;
 use super::value::ValueWriter;
 use super::{Error, key_hash};
 use crate::commands::TargetCaps;
@@ -13,17 +19,20 @@ use crate::delivery::{guard, record};
 use crate::filter::Scope;
 use crate::journal::{self, Spool};
 use crate::net::backoff::Backoff;
+use crate::net::cluster::Cluster;
 use crate::net::conn::Server;
 use crate::net::endpoint::HostPort;
 use crate::net::info::Info;
+use crate::net::locate::Locator;
 use crate::net::{Side, tls};
 use crate::route::Router;
-use crate::source::{self, side};
-use crate::status::{Shard, Status};
+use crate::source;
+use crate::status::Status;
 use crate::target::checkpoint::{self, Checkpoint};
 use crate::target::connect::{self, Identity};
+use crate::target::nodes::Target;
 use crate::target::owner::Owner;
-use crate::target::{self, InScope, preflight, scan};
+use crate::target::{self, InScope, forget, preflight, scan};
 
 /// Connections per target: on two cores four lanes of growing flushes reach what bare pipelining does.
 const LANES_DEFAULT: usize = 4;
@@ -33,24 +42,30 @@ pub struct Plan {
     pub job: Job,
     pub scope: Arc<Scope>,
     pub status: Arc<Status>,
-    pub shard: Arc<Shard>,
-    pub source: Server,
-    pub target: Server,
+    pub target: Target,
     pub identity: Identity,
     /// The job is this run's for as long as this says.
     pub owner: Arc<Owner>,
+    /// Of each shard.
     pub lanes: usize,
     pub writer: ValueWriter,
     pub caps: TargetCaps,
     /// How much later than on the source expiries are written, until they're settled.
     pub late_ms: i64,
-    /// How many keys the source held in scope at the start.
-    pub source_keys: u64,
     /// Whether a key of a target database is one that this job writes.
     pub in_scope: InScope,
     pub sources_of: SourcesOf,
     /// Keys that `--existing keep` leaves as they are, by [`key_hash`].
     pub kept: Option<Arc<HashSet<u64>>>,
+    pub shares: Shares,
+    pub together: Together,
+}
+
+/// A job that may begin, with what its shards begin from.
+pub struct Prepared {
+    pub plan: Arc<Plan>,
+    pub starts: Vec<Start>,
+    pub watched: Option<Watched>,
 }
 
 /// Asks both ends who they are and whether they are fit, takes the job's lease, and makes the target ready.
@@ -65,49 +80,51 @@ pub async fn prepare(
     status: Arc<Status>,
     may_be_new: bool,
     owned: &mut Option<Arc<Owner>>,
-) -> Result<(Plan, Checkpoint), Error> {
-    let source = server(Side::Source, &job.source)?;
-    let target = server(Side::Target, &job.target)?;
+) -> Result<Prepared, Error> {
     let scope = Arc::new(scope);
-    let source_info = ask_source(&source, &status, job.retry_for).await?;
+    let sources = sources::find(&job, &status).await?;
+    let target = find_target(&job, &status).await?;
     let found = ask_target(&target, &status, &job).await?;
-    check_apart(&source_info, &found)?;
-    tracing::info!(
-        source = %source.address, target = %target.address, source_server = source_info.product(),
-        target_server = found.info.product(), lanes = job.lanes.map_or(LANES_DEFAULT, usize::from), "connected"
-    );
+    let lanes = job.lanes.map_or(LANES_DEFAULT, usize::from);
+    for primary in &sources.primaries {
+        check_apart(&primary.info, &found)?;
+        tracing::info!(
+            source = %primary.origin.primary(), target = %target, source_server = primary.info.product(),
+            target_server = found.info.product(), lanes, "connected"
+        );
+    }
     let sources_of = sources_of(&job, &scope);
     let in_scope = in_scope(&sources_of, &scope);
-    let check = async || check_databases(&target, &source_info, &scope).await;
+    let check = async || check_databases(&target, &sources, &scope).await;
     retrying(&status, "target", job.retry_for, check).await?;
     let identity = Identity::new(&job.name, job.unfenced);
     // From here on no former connection of the job can write: what its records say stays true.
     let owner = Arc::new(own(&target, &identity, &status, &job).await?);
     *owned = Some(Arc::clone(&owner));
+    end_ended(&target, &identity, &status, &job, may_be_new).await?;
     let footer_version = ask_footer(&target, &identity, &status, &job).await?;
     let late_ms = i64::try_from(job.expiry_grace.as_millis()).unwrap_or(i64::MAX);
     // Whatever passes is waited for: a connection that breaks here is no reason to end.
-    let read = async || read_checkpoint(&target, &job.name).await;
-    let mut checkpoint = retrying(&status, "target", job.retry_for, read).await?;
+    let read = async || read_checkpoints(&target, &job.name).await;
+    let mut checkpoints = retrying(&status, "target", job.retry_for, read).await?;
     if !job.restart {
-        check_checkpoint(&checkpoint, &job, &scope, late_ms)?;
+        checkpoints.values().try_for_each(|checkpoint| check_checkpoint(checkpoint, &job, &scope, late_ms))?;
     }
-    let take_up = async || take_up_stopped(&target, &identity, &job, &mut checkpoint).await;
-    retrying(&status, "target", job.retry_for, take_up).await?;
+    for (shard, checkpoint) in &mut checkpoints {
+        let id = identity.of_shard(*shard);
+        let take_up = async || take_up_stopped(&target, &id, &job, checkpoint).await;
+        retrying(&status, "target", job.retry_for, take_up).await?;
+    }
     // Keys in scope are the job's own if it ran before.
-    let kept = match checkpoint {
-        Checkpoint::None if !may_be_new => return Err(Error::NoSuchJob { job: job.name }),
-        Checkpoint::None => {
+    let kept = match checkpoints.is_empty() {
+        true if !may_be_new => return Err(Error::NoSuchJob { job: job.name }),
+        true => {
             let make_ready = async || make_ready(&job, &target, &identity, &found, &in_scope).await;
             retrying(&status, "target", job.retry_for, make_ready).await?
         }
-        _ => None,
+        false => None,
     };
     remove_stale_spool(&job)?;
-    let shard = status.add_shard(source.address.to_string());
-    let source_keys = keys_in_scope(&source_info, &scope);
-    let lanes = job.lanes.map_or(LANES_DEFAULT, usize::from);
-    status.lanes.set(lanes as u64);
     let plan = Plan {
         identity,
         owner,
@@ -115,38 +132,92 @@ pub async fn prepare(
         writer: ValueWriter::new(&found.info, footer_version, late_ms),
         caps: TargetCaps { valkey: found.info.is_valkey(), version: found.info.version(), expiry_late_ms: late_ms },
         late_ms,
-        source_keys,
         in_scope: exempt(in_scope, kept.clone()),
         sources_of,
         kept,
+        shares: Shares::new(&job, sources.primaries.len()),
+        together: Together::default(),
         scope,
         status,
-        shard,
-        source,
         target,
         job,
     };
-    Ok((plan, checkpoint))
+    begin(plan, sources, checkpoints).await
+}
+
+/// Gives each primary its place among the records.
+async fn begin(plan: Plan, sources: Sources, mut checkpoints: BTreeMap<u32, Checkpoint>) -> Result<Prepared, Error> {
+    let ran_before = !checkpoints.is_empty();
+    let histories = checkpoints.iter().map(|(shard, checkpoint)| (*shard, checkpoint.job().and_then(|job| job.replid)));
+    let assigned = sources::assign(&histories.collect(), &sources.primaries);
+    for shard in &assigned.lost {
+        tracing::warn!(shard, "no primary of the source goes on with what this shard of the records was");
+        let records = record::of_shard(&plan.job.name, *shard);
+        let forget = async || remove_shard(&plan, &records).await;
+        retrying(&plan.status, "target", plan.job.retry_for, forget).await?;
+        checkpoints.remove(shard);
+    }
+    if !assigned.lost.is_empty() {
+        // Which of its slots went where, and when, can't be told.
+        tracing::warn!(reason = "the source has fewer primaries than before", "a new full sync of all shards begins");
+        plan.status.error("full sync again");
+        for checkpoint in checkpoints.values_mut() {
+            if let Some(job) = checkpoint.job() {
+                *checkpoint = Checkpoint::Copying { job };
+            }
+        }
+    }
+    let mut watched = sources.cluster.map(|cluster| Watched { cluster, members: Members::default() });
+    let mut starts = Vec::new();
+    for (primary, number) in sources.primaries.into_iter().zip(assigned.numbers) {
+        if let (Some(watched), Some(node)) = (&mut watched, &primary.node) {
+            watched.members.add(number, node);
+        }
+        let checkpoint = checkpoints.remove(&number);
+        starts.push(Start {
+            number,
+            source_keys: keys_in_scope(&primary.info, &plan.scope),
+            slots: primary.node.map(|node| OwnedSlots::new(node.slots)),
+            origin: primary.origin,
+            inherits: ran_before && checkpoint.is_none(),
+            checkpoint: checkpoint.unwrap_or(Checkpoint::None),
+        });
+    }
+    Ok(Prepared { plan: Arc::new(plan), starts, watched })
+}
+
+/// Goes on with removing the records where a run was killed in that; the job has none then.
+async fn end_ended(target: &Target, id: &Identity, status: &Status, job: &Job, may_be_new: bool) -> Result<(), Error> {
+    let end = async || Ok(forget::end_ended(target, id).await?);
+    let ended = retrying(status, "target", job.retry_for, end).await?;
+    if ended && !may_be_new {
+        return Err(Error::JobEnded { job: job.name.clone() });
+    }
+    Ok(())
 }
 
 /// What a dead run of the job left on disk can be had from the source again.
 fn remove_stale_spool(job: &Job) -> Result<(), Error> {
     let Some(dir) = &job.spool_dir else { return Ok(()) };
-    Spool::remove_stale(dir)
-        .map_err(|error| journal::Error::Write { dir: dir.display().to_string(), error: error.to_string() })
-        .map_err(source::Error::from)?;
+    let failed = |error: std::io::Error| {
+        source::Error::from(journal::Error::Write { dir: dir.display().to_string(), error: error.to_string() })
+    };
+    Spool::remove_stale(dir).map_err(failed)?;
+    for folder in Shares::folders(dir).map_err(failed)? {
+        Spool::remove_stale(&folder).map_err(failed)?;
+    }
     Ok(())
 }
 
 /// Both ends must be servers of their own, neither one and the same nor one a replica of the other.
 fn check_apart(source: &Info, target: &preflight::Found) -> Result<(), Error> {
     let run_id = source.get("run_id").unwrap_or_default();
-    if !run_id.is_empty() && run_id == target.run_id {
+    if !run_id.is_empty() && target.servers.iter().any(|(of_target, _)| of_target == run_id) {
         return Err(Error::SameServer { run_id: run_id.to_owned() });
     }
     // From 4.0 on all servers of a replication chain have the same.
     let replid = source.get("master_replid").unwrap_or_default();
-    if !replid.is_empty() && target.info.get("master_replid") == Some(replid) {
+    if !replid.is_empty() && target.servers.iter().any(|(_, of_target)| of_target == replid) {
         return Err(Error::SameHistory { replid: replid.to_owned() });
     }
     Ok(())
@@ -156,31 +227,46 @@ fn check_apart(source: &Info, target: &preflight::Found) -> Result<(), Error> {
 ///
 /// # Errors
 /// When the target can't be reached.
-pub async fn read_checkpoint(target: &Server, job: &str) -> Result<Checkpoint, Error> {
-    let mut conn = target.connect().await.map_err(target::Error::from)?;
+pub async fn read_checkpoint(target: &Target, job: &str) -> Result<Checkpoint, Error> {
+    let mut conn = target.standalone()?.connect().await.map_err(target::Error::from)?;
     Ok(checkpoint::read(&mut conn, job).await?)
+}
+
+/// The same of all shards, by their numbers.
+async fn read_checkpoints(target: &Target, job: &str) -> Result<BTreeMap<u32, Checkpoint>, Error> {
+    let mut conn = target.standalone()?.connect().await.map_err(target::Error::from)?;
+    Ok(checkpoint::read_shards(&mut conn, job).await?)
+}
+
+/// Removes what the target holds of one shard.
+///
+/// # Errors
+/// When the target can't be reached.
+pub async fn remove_shard(plan: &Plan, records: &str) -> Result<(), Error> {
+    let mut conn = connect::side(plan.target.standalone()?, &plan.identity).await?;
+    Ok(checkpoint::remove_shard(&mut conn, records).await?)
 }
 
 /// Removes every key of the job from the target.
 ///
 /// # Errors
 /// When the target can't be reached.
-pub async fn remove_records(target: &Server, id: &Identity) -> Result<u64, Error> {
-    let mut conn = connect::side(target, id).await?;
-    Ok(checkpoint::remove(&mut conn, id).await?)
+pub async fn remove_records(target: &Target, id: &Identity) -> Result<u64, Error> {
+    Ok(forget::forget(target, id).await?)
 }
 
 /// Goes over to the wanted number of lanes, if all stand at one offset.
 ///
 /// # Errors
 /// When the target can't be reached.
-pub async fn change_lanes(plan: &Plan) -> Result<(), Error> {
-    let mut conn = connect::side(&plan.target, &plan.identity).await?;
-    let Checkpoint::Following(following) = checkpoint::read(&mut conn, &plan.job.name).await? else { return Ok(()) };
+pub async fn change_lanes(plan: &Plan, id: &Identity) -> Result<(), Error> {
+    let mut conn = connect::side(plan.target.standalone()?, id).await?;
+    let records = id.records();
+    let Checkpoint::Following(following) = checkpoint::read(&mut conn, &records).await? else { return Ok(()) };
     let level = following.resume_point().map(|(_, lowest)| lowest) == Some(following.highest());
     if level && following.records.len() != plan.lanes {
         let router = Router::new(plan.lanes);
-        checkpoint::change_lanes(&mut conn, &plan.job.name, &following, plan.lanes, |key| router.lane_of(key)).await?;
+        checkpoint::change_lanes(&mut conn, &records, &following, plan.lanes, |key| router.lane_of(key)).await?;
         tracing::info!(from = following.records.len(), to = plan.lanes, "lanes changed");
     }
     Ok(())
@@ -191,11 +277,14 @@ pub async fn change_lanes(plan: &Plan) -> Result<(), Error> {
 /// # Errors
 /// When the target can't be reached, has no records of the job, or the job has another owner.
 pub async fn forget(job: &Job, status: &Status, owned: &mut Option<Arc<Owner>>) -> Result<(), Error> {
-    let target = server(Side::Target, &job.target)?;
+    let target = find_target(job, status).await?;
     let identity = Identity::new(&job.name, job.unfenced);
     let owner = Arc::new(own(&target, &identity, status, job).await?);
     *owned = Some(owner);
-    if read_checkpoint(&target, &job.name).await? == Checkpoint::None {
+    if forget::end_ended(&target, &identity).await? {
+        return Ok(());
+    }
+    if read_checkpoints(&target, &job.name).await?.is_empty() {
         return Err(Error::NoSuchJob { job: job.name.clone() });
     }
     remove_records(&target, &identity).await.map(|_| ())
@@ -215,9 +304,9 @@ fn check_checkpoint(checkpoint: &Checkpoint, job: &Job, scope: &Scope, late_ms: 
 }
 
 /// Does with the command that stopped an earlier run what this one is told to.
-async fn take_up_stopped(target: &Server, id: &Identity, job: &Job, checkpoint: &mut Checkpoint) -> Result<(), Error> {
-    let mut conn = connect::side(target, id).await?;
-    let key = record::stopped_key(&id.job);
+async fn take_up_stopped(target: &Target, id: &Identity, job: &Job, checkpoint: &mut Checkpoint) -> Result<(), Error> {
+    let mut conn = connect::side(target.standalone()?, id).await?;
+    let key = record::stopped_key(&id.records());
     let stopped = conn.ask(&[&b"GET"[..], &key]).await.map_err(target::Error::from)?;
     let Some(words) = stopped.bytes() else { return Ok(()) };
     let Checkpoint::Following(following) = checkpoint else {
@@ -231,7 +320,7 @@ async fn take_up_stopped(target: &Server, id: &Identity, job: &Job, checkpoint: 
         }
         // What it wrote stays as it is.
         OnError::Skip => {
-            let hash = guard::hash_key(&id.job, 0);
+            let hash = guard::hash_key(&id.records(), 0);
             for ((db, key), _) in following.guards.keys.extract_if(|_, at| at.0 == 0) {
                 let hdel = [&b"HDEL"[..], &hash, &guard::field(db, &key)];
                 conn.ask(&hdel).await.map_err(target::Error::from)?;
@@ -243,39 +332,53 @@ async fn take_up_stopped(target: &Server, id: &Identity, job: &Job, checkpoint: 
     Ok(())
 }
 
+/// Where an end is to be found, and how to get in.
+pub(super) fn locator(side: Side, end: &valid::Server) -> Result<Locator, Error> {
+    let endpoint = &end.endpoint;
+    let server = server(side, end)?;
+    let (hosts, map) = (&endpoint.hosts, end.address_map.0.clone());
+    Ok(match &endpoint.sentinel {
+        Some(primary) => Locator::sentinels(server, hosts, &end.sentinel, primary, map),
+        None if hosts.len() > 1 => Locator::seeds(&server, hosts, map),
+        None => Locator::fixed(server, map),
+    })
+}
+
+/// How to get in to an end's servers; at the first of its addresses.
 fn server(side: Side, end: &valid::Server) -> Result<Server, Error> {
     let endpoint = &end.endpoint;
-    let address = endpoint.hosts.first().cloned().unwrap_or(HostPort { host: String::new(), port: 0 });
-    let address = end.address_map.0.get(&address).cloned().unwrap_or(address);
     let tls = match endpoint.tls {
         true => Some((tls::connector(side, &end.tls)?, end.tls.clone())),
         false => None,
     };
-    Ok(Server { side, address, user: endpoint.user.clone(), password: endpoint.password.clone(), tls })
+    let first = endpoint.hosts.first().cloned().unwrap_or(HostPort { host: String::new(), port: 0 });
+    let (user, password) = (endpoint.user.clone(), endpoint.password.clone());
+    Ok(Server { side, address: first, user, password, tls })
 }
 
-async fn ask_source(source: &Server, status: &Status, retry_for: Option<Duration>) -> Result<Info, Error> {
-    let mut side = side::Side::new(source.clone());
-    let info = retrying(status, "source", retry_for, async || Ok(side.info().await.map_err(source::Error::from)?));
-    let info = info.await?;
-    if info.get("cluster_enabled") == Some("1") {
-        return Err(Error::SourceCluster { address: source.address.to_string() });
-    }
-    Ok(info)
+/// Finds out whether the target is a server or a cluster, unless the URL says so.
+async fn find_target(job: &Job, status: &Status) -> Result<Target, Error> {
+    let (end, side) = (&job.target, Side::Target);
+    let at = locator(side, end)?;
+    let cluster = Cluster::new(server(side, end)?, &end.endpoint.hosts, end.address_map.0.clone());
+    // What sentinels watch is no cluster.
+    let told = if end.endpoint.sentinel.is_some() { Some(false) } else { end.endpoint.cluster };
+    let find = async || Ok(Target::find(at.clone(), cluster.clone(), told).await?);
+    retrying(status, "target", job.retry_for, find).await
 }
 
-async fn ask_target(target: &Server, status: &Status, job: &Job) -> Result<preflight::Found, Error> {
+async fn ask_target(target: &Target, status: &Status, job: &Job) -> Result<preflight::Found, Error> {
     let ask = async || Ok(preflight::ask(target, job.allow_eviction).await?);
     retrying(status, "target", job.retry_for, ask).await
 }
 
-async fn ask_footer(target: &Server, identity: &Identity, status: &Status, job: &Job) -> Result<u16, Error> {
+async fn ask_footer(target: &Target, identity: &Identity, status: &Status, job: &Job) -> Result<u16, Error> {
     let ask = async || Ok(preflight::footer_version(target, identity).await?);
     retrying(status, "target", job.retry_for, ask).await
 }
 
 /// Takes the job's lease; from here on nobody else writes for the job.
-async fn own(target: &Server, identity: &Identity, status: &Status, job: &Job) -> Result<Owner, Error> {
+async fn own(target: &Target, identity: &Identity, status: &Status, job: &Job) -> Result<Owner, Error> {
     let mut takeover = job.takeover;
     let acquire = async || Ok(Owner::acquire(target, identity, &mut takeover).await?);
     retrying(status, "target", job.retry_for, acquire).await
@@ -310,9 +413,11 @@ pub(super) async fn retrying<T>(
 }
 
 /// Looks whether the target has every database that the source's go to.
-async fn check_databases(target: &Server, source: &Info, scope: &Scope) -> Result<(), Error> {
+async fn check_databases(target: &Target, sources: &Sources, scope: &Scope) -> Result<(), Error> {
     let chosen = scope.databases().unwrap_or_default().iter().copied();
-    let filled = source.keyspace().into_iter().map(|(db, _)| db).filter(|db| scope.database_in(*db));
+    let filled = sources.primaries.iter().flat_map(|primary| primary.info.keyspace()).map(|(db, _)| db);
+    let filled: BTreeSet<u32> = filled.filter(|db| scope.database_in(*db)).collect();
+    let filled = filled.into_iter();
     let databases = filled.chain(chosen).map(|db| scope.target_database(db));
     Ok(preflight::databases(target, databases).await?)
 }
@@ -320,7 +425,7 @@ async fn check_databases(target: &Server, source: &Info, scope: &Scope) -> Resul
 /// Does with the keys that are there what `--existing` and `--flush-target` say; returns those that stay.
 async fn make_ready(
     job: &Job,
-    target: &Server,
+    target: &Target,
     identity: &Identity,
     found: &preflight::Found,
     in_scope: &InScope,
@@ -328,25 +433,21 @@ async fn make_ready(
     if job.flush_target {
         preflight::flush(target, identity, found.info.version()).await?;
     }
-    let filled: Vec<u32> = found.info.keyspace().into_iter().map(|(db, _)| db).collect();
     match job.existing {
         _ if job.flush_target => Ok(None),
         Existing::Refuse => {
-            preflight::no_existing_keys(target, &filled, |db, key| in_scope(db, key)).await?;
+            preflight::no_existing_keys(target, &found.filled, |db, key| in_scope(db, key)).await?;
             Ok(None)
         }
         Existing::Replace => Ok(None),
         Existing::Keep => {
             let mut kept = HashSet::new();
-            let mut conn = target.connect().await.map_err(target::Error::from)?;
-            for db in filled {
-                let note = |key: &[u8]| {
-                    if in_scope(db, key) {
-                        kept.insert(key_hash(db, key));
-                    }
-                };
-                scan::each_key(&mut conn, db, note).await?;
-            }
+            let note = |db: u32, key: &[u8]| {
+                if in_scope(db, key) {
+                    kept.insert(key_hash(db, key));
+                }
+            };
+            scan::each_key_in(target, &found.filled, note).await?;
             Ok(Some(Arc::new(kept)))
         }
     }

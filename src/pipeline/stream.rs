@@ -395,8 +395,8 @@ impl<'a> Stream<'a> {
         let Command { args, spec } = command;
         let db = self.parts.scope.target_database(self.db);
         match spec.shape {
-            Shape::FlushAll | Shape::FlushDb | Shape::SwapDb if self.parts.kept.is_some() => {
-                return self.whole_under_keep(command);
+            Shape::FlushAll | Shape::FlushDb | Shape::SwapDb if self.has_others_keys() => {
+                return self.whole_among_others(command);
             }
             // The hashes go with all else.
             Shape::FlushAll => _ = self.parts.copy_keys.forget(None),
@@ -412,6 +412,7 @@ impl<'a> Stream<'a> {
             }
             Shape::SwapDb => return self.swap_whole(command),
             Shape::FlushSlot => return Err(self.cannot_send(spec)),
+            Shape::Global if self.is_said_by_all(spec) && !self.parts.leads() => return Ok(()),
             Shape::Global => {
                 let lanes = self.global_lanes(command);
                 self.unit.command(db, lanes, args.raw());
@@ -425,9 +426,9 @@ impl<'a> Stream<'a> {
 
     /// Removes guards from the target that the unit at hand ends: a later process would leave out what comes behind it.
     fn remove_guards(&mut self, guards: &Guards) {
-        let job = self.parts.job.clone();
+        let records = self.parts.records.clone();
         let mut remove = |lane: LaneId, field: &[u8]| {
-            let hdel = OwnedArgs::new(&[b"HDEL", &guard::hash_key(&job, lane)[..], field]);
+            let hdel = OwnedArgs::new(&[b"HDEL", &guard::hash_key(&records, lane)[..], field]);
             self.unit.command(0, LaneSet::one(lane), hdel.args().raw());
         };
         for (db, key) in guards.keys.keys() {
@@ -472,7 +473,7 @@ impl<'a> Stream<'a> {
         if self.is_stopped_by_guard(command, keys)? {
             return Ok(());
         }
-        if self.in_transaction && !self.parts.scope.is_whole() {
+        if self.in_transaction && (!self.parts.scope.is_whole() || self.parts.slots.is_some()) {
             let written = keys.iter().filter(|k| k.role.writes()).map(|k| self.copy_key(args, k));
             let written: Vec<CopyKey> = written.collect();
             self.written.extend(written);
@@ -499,7 +500,7 @@ impl<'a> Stream<'a> {
     }
 
     fn store_guard_field(&mut self, lane: LaneId, field: &[u8], offset: ReplOffset) {
-        let (hash, offset) = (guard::hash_key(&self.parts.job, lane), offset.to_string());
+        let (hash, offset) = (guard::hash_key(&self.parts.records, lane), offset.to_string());
         let hset = OwnedArgs::new(&[b"HSET", &hash[..], field, offset.as_bytes()]);
         self.unit.command(0, LaneSet::one(lane), hset.args().raw());
         self.guards_stored = true;
@@ -565,15 +566,25 @@ impl<'a> Stream<'a> {
         };
         let mut del: Vec<Vec<u8>> = vec![b"DEL".to_vec()];
         for lane in all.iter() {
-            del.push(record::key(&self.parts.job, lane));
-            del.push(guard::hash_key(&self.parts.job, lane));
+            del.push(record::key(&self.parts.records, lane));
+            del.push(guard::hash_key(&self.parts.records, lane));
         }
         self.unit.command(other, all, OwnedArgs::new(&del).args().raw());
         Ok(())
     }
 
+    /// True where keys of the target are none of this stream's: those that were there before, and other shards'.
+    fn has_others_keys(&self) -> bool {
+        self.parts.kept.is_some() || self.parts.slots.is_some()
+    }
+
+    /// True for what every primary of a cluster has of its own, unlike a message.
+    fn is_said_by_all(&self, spec: &Spec) -> bool {
+        self.parts.slots.is_some() && !matches!(&*spec.name, "PUBLISH" | "SPUBLISH")
+    }
+
     /// FLUSHALL, FLUSHDB and SWAPDB where some keys of the target are to stay.
-    fn whole_under_keep(&mut self, Command { args, spec }: Command<'_>) -> Result<(), Error> {
+    fn whole_among_others(&mut self, Command { args, spec }: Command<'_>) -> Result<(), Error> {
         let number = |at: usize| args.get(at).and_then(|db| std::str::from_utf8(db).ok()?.parse::<u32>().ok());
         match (spec.shape, number(1), number(2)) {
             (Shape::FlushAll, ..) => self.flush(&Databases::All),
@@ -608,3 +619,6 @@ fn lookup_own(args: Args<'_>) -> &'static Spec {
         None => unreachable!("keyferry only makes commands of its own table"),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -18,6 +18,8 @@ pub enum Refused {
     NoAuth,
     /// It isn't ready yet.
     Later,
+    /// The user may not say what a replica must say, while the stream goes on, too.
+    NoPermission,
 }
 
 /// Judges the error text (without `-`) that a step was answered with.
@@ -26,6 +28,7 @@ pub fn refused(words: &str) -> Refused {
         "NOAUTH" => Refused::NoAuth,
         "LOADING" | "MASTERDOWN" | "BUSY" => Refused::Later,
         _ if words.starts_with("ERR operation not permitted") => Refused::NoAuth,
+        "NOPERM" if words.to_ascii_lowercase().contains("'replconf") => Refused::NoPermission,
         _ => Refused::Harmless,
     }
 }
@@ -38,6 +41,8 @@ mod tests {
     fn refused_step_is_harmless_unless_the_server_says_otherwise() {
         assert_eq!(refused("ERR Unrecognized REPLCONF option: version"), Refused::Harmless);
         assert_eq!(refused("NOPERM this user has no permissions to run the 'ping' command"), Refused::Harmless);
+        let words = "NOPERM User mover has no permissions to run the 'replconf' command";
+        assert_eq!(refused(words), Refused::NoPermission);
         assert_eq!(refused("NOAUTH Authentication required."), Refused::NoAuth);
         assert_eq!(refused("ERR operation not permitted"), Refused::NoAuth);
         assert_eq!(refused("LOADING Redis is loading the dataset in memory"), Refused::Later);

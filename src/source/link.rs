@@ -94,6 +94,7 @@ impl Link {
                     Refused::Harmless => tracing::debug!(source = address, error = words, "handshake step refused"),
                     Refused::NoAuth => return Err(Error::NoAuth { address, words }),
                     Refused::Later => return Err(Error::Later { address, words }),
+                    Refused::NoPermission => return Err(Error::NoPermission { address, words }),
                 }
             }
         }

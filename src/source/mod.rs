@@ -1,6 +1,7 @@
 //! Where the data comes from: a server that takes us for its replica.
 
 pub mod link;
+pub mod origin;
 pub mod side;
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,14 +9,20 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::sync::Notify;
 
 use crate::journal;
-use crate::net::conn;
+use crate::net::{cluster, conn, permission};
 use crate::offset::ReplOffset;
+
+/// What a source's user must be allowed, a filter or not; the README has the same.
+const RULES: &str =
+    "+psync +replconf +ping +info +multi +exec +select +scan +dump +pexpiretime +pttl +time ~* (and +sync before 2.8)";
 
 /// Why a source can't be read.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error(transparent)]
     Net(#[from] conn::Error),
+    #[error(transparent)]
+    Cluster(#[from] cluster::Error),
     #[error("source {address} can't replicate now: {words}")]
     Later { address: String, words: String },
     #[error("source {address} doesn't let us replicate: {words}")]
@@ -28,6 +35,8 @@ pub enum Error {
     Unknown { address: String, words: String },
     #[error("source {address} broke the snapshot off after {bytes} bytes")]
     SnapshotCut { address: String, bytes: u64 },
+    #[error("{address} is not the primary of its shard any more")]
+    NotPrimary { address: String },
     #[error("source {address} was silent for {seconds} s")]
     Silent { address: String, seconds: u64 },
     #[error(transparent)]
@@ -39,7 +48,8 @@ impl Error {
     pub fn is_passing(&self) -> bool {
         match self {
             Error::Net(error) => error.is_passing(),
-            Error::Later { .. } | Error::SnapshotCut { .. } | Error::Silent { .. } => true,
+            Error::Cluster(error) => error.is_passing(),
+            Error::Later { .. } | Error::SnapshotCut { .. } | Error::Silent { .. } | Error::NotPrimary { .. } => true,
             Error::Journal(_)
             | Error::NoPermission { .. }
             | Error::NoReplication { .. }
@@ -52,14 +62,21 @@ impl Error {
     pub fn hint(&self) -> Option<String> {
         match self {
             Error::Net(error) => error.hint(),
-            Error::NoPermission { .. } => Some(
-                "the source's user needs: ACL SETUSER <user> +psync +sync +replconf +ping +info +dump +exists +pttl \
-                 +pexpiretime +time +multi +exec ~*"
-                    .into(),
-            ),
+            Error::Cluster(error) => error.hint(),
+            Error::NoPermission { words, .. } => {
+                let rule = permission::missing_rule(words).unwrap_or_else(|| "+psync".into());
+                Some(format!(
+                    "the source's user lacks a permission: ACL SETUSER <user> {rule}; in all it needs {RULES}"
+                ))
+            }
             Error::NoReplication { .. } => Some(
                 "managed services block or rename these commands; ask the provider to open replication for this \
                  user, or copy from a replica you run yourself"
+                    .into(),
+            ),
+            Error::Unknown { words, .. } if words.starts_with('-') => Some(
+                "if this is a managed service, it doesn't let replicas join: ask the provider to open replication, or \
+                 copy from a replica you run yourself"
                     .into(),
             ),
             Error::NoAuth { .. } => {
@@ -73,7 +90,7 @@ impl Error {
                  from where this one was"
                     .into(),
             ),
-            Error::Later { .. } | Error::Unknown { .. } | Error::Silent { .. } => None,
+            Error::Later { .. } | Error::Unknown { .. } | Error::Silent { .. } | Error::NotPrimary { .. } => None,
         }
     }
 }

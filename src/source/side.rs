@@ -2,8 +2,9 @@
 //!
 //! Nothing but ACKs may be sent on the replication link itself.
 
-use crate::net::conn::{Conn, Error, Server};
+use crate::net::conn::{Conn, Error};
 use crate::net::info::Info;
+use crate::net::locate::Locator;
 use crate::offset::{ReplId, ReplOffset};
 use crate::resp::encode;
 use crate::resp::reply::Reply;
@@ -27,24 +28,44 @@ pub struct Position {
 /// Connects when first asked, and again after a break.
 #[derive(Debug)]
 pub struct Side {
-    server: Server,
+    server: Locator,
+    /// A replica of a cluster answers for keys only when it is told that old values will do.
+    readonly: bool,
     conn: Option<Conn>,
+    /// The database that the connection has selected. One that needs no other needs no permission to SELECT.
+    db: u32,
     /// Whether the source knows PEXPIRETIME (7.0); asked by trying.
     pexpiretime: bool,
 }
 
 impl Side {
-    pub fn new(server: Server) -> Self {
-        Side { server, conn: None, pexpiretime: true }
+    pub fn new(server: Locator) -> Self {
+        Side { server, readonly: false, conn: None, db: 0, pexpiretime: true }
     }
 
-    pub fn server(&self) -> &Server {
+    /// For a node of a cluster, which may be a replica.
+    pub fn of_cluster(server: Locator) -> Self {
+        Side { readonly: true, ..Side::new(server) }
+    }
+
+    /// Closes the connection: the next question gets a new one, to wherever the server is then.
+    pub fn close(&mut self) {
+        self.conn = None;
+    }
+
+    pub fn server(&self) -> &Locator {
         &self.server
     }
 
     async fn conn(&mut self) -> Result<&mut Conn, Error> {
         if self.conn.is_none() {
-            self.conn = Some(self.server.connect().await?);
+            let mut conn = self.server.connect().await?;
+            if self.readonly {
+                // Where that is refused, a primary answers all the same.
+                conn.call(&[b"READONLY"]).await?;
+            }
+            self.conn = Some(conn);
+            self.db = 0;
         }
         // Just put there.
         match &mut self.conn {
@@ -96,24 +117,31 @@ impl Side {
     }
 
     async fn try_read_keys(&mut self, keys: &[(u32, &[u8])]) -> Result<(Vec<Found>, Position), Error> {
+        // A new connection would have another database selected.
+        self.conn().await?;
         // PTTL was there before PEXPIRETIME (7.0); with the source's own clock it says the same.
         let expiry: &[u8] = if self.pexpiretime { b"PEXPIRETIME" } else { b"PTTL" };
         let mut out = Vec::new();
         encode::command(&mut out, &[b"MULTI"]);
+        let selects = keys.iter().any(|(db, _)| *db != self.db);
+        let per_key = if selects { 3 } else { 2 };
         for (db, key) in keys {
-            encode::command(&mut out, &[b"SELECT", db.to_string().as_bytes()]);
+            if selects {
+                encode::command(&mut out, &[b"SELECT", db.to_string().as_bytes()]);
+            }
             encode::command(&mut out, &[b"DUMP", *key]);
             encode::command(&mut out, &[expiry, key]);
         }
         encode::command(&mut out, &[b"TIME"]);
         encode::command(&mut out, &[&b"INFO"[..], b"replication"]);
         encode::command(&mut out, &[b"EXEC"]);
-        let answers = self.exec(&out, keys.len() * 3 + 4).await?;
-        let now_ms = answers.get(keys.len() * 3).and_then(time_ms).unwrap_or(0);
+        let answers = self.exec(&out, keys.len() * per_key + 4).await?;
+        self.db = keys.last().map_or(self.db, |(db, _)| *db);
+        let now_ms = answers.get(keys.len() * per_key).and_then(time_ms).unwrap_or(0);
         let info = answers.last().and_then(Reply::bytes).unwrap_or_default();
-        let found = answers.chunks_exact(3).take(keys.len()).map(|answer| {
-            let payload = answer.get(1).and_then(Reply::bytes).map(<[u8]>::to_vec);
-            let ms = answer.get(2).and_then(Reply::integer).filter(|ms| *ms >= 0);
+        let found = answers.chunks_exact(per_key).take(keys.len()).map(|answer| {
+            let payload = answer.get(per_key - 2).and_then(Reply::bytes).map(<[u8]>::to_vec);
+            let ms = answer.get(per_key - 1).and_then(Reply::integer).filter(|ms| *ms >= 0);
             let expires_at_ms = ms.map(|ms| if self.pexpiretime { ms } else { now_ms.saturating_add(ms) });
             Found { payload, expires_at_ms }
         });
@@ -141,7 +169,8 @@ impl Side {
             }
         };
         let result = result.await;
-        if !matches!(result, Ok(_) | Err(Error::Refused { .. })) {
+        if result.is_err() {
+            // Which database is selected now can't be told, either.
             self.conn = None;
         }
         result
@@ -152,7 +181,11 @@ impl Side {
     /// # Errors
     /// When the source can't be reached or refuses.
     pub async fn scan(&mut self, db: u32, cursor: &mut Vec<u8>) -> Result<Vec<Vec<u8>>, Error> {
-        self.ask(&[b"SELECT", db.to_string().as_bytes()]).await?;
+        self.conn().await?;
+        if db != self.db {
+            self.ask(&[b"SELECT", db.to_string().as_bytes()]).await?;
+            self.db = db;
+        }
         self.conn().await?.scan(cursor).await
     }
 }

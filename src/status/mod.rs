@@ -4,16 +4,18 @@
 //! each is true at its moment, and `applied` is read before `received`, so that a lag is never too small.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::offset::{ReplId, ReplOffset};
 
+mod copied;
 mod shard;
 mod snapshot;
 mod summary;
 
+pub use copied::Copied;
 pub use shard::Shard;
 pub use snapshot::{Keys, Lag, ShardSnapshot, Snapshot, Wait};
 pub use summary::{Ending, Summary};
@@ -24,7 +26,7 @@ pub const ERROR_KINDS_MAX: usize = 64;
 pub const WAITS_MAX: usize = 1024;
 
 /// How far a job is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum Phase {
     #[default]
     Connecting,
@@ -83,6 +85,23 @@ impl Tally {
     pub fn add(&mut self, database: u32, kind: &'static str) {
         *self.0.entry((database, kind)).or_default() += 1;
     }
+
+    /// Adds what another has counted, and empties it.
+    fn take(&mut self, other: &mut Tally) {
+        for (place, count) in std::mem::take(&mut other.0) {
+            *self.0.entry(place).or_default() += count;
+        }
+    }
+
+    /// Takes back one key; false if there is none such.
+    fn remove(&mut self, database: u32, kind: &'static str) -> bool {
+        let Some(count) = self.0.get_mut(&(database, kind)).filter(|count| **count > 0) else { return false };
+        *count -= 1;
+        if *count == 0 {
+            self.0.remove(&(database, kind));
+        }
+        true
+    }
 }
 
 /// The counters of one job.
@@ -91,19 +110,6 @@ pub struct Status {
     job: String,
     started: Instant,
     phase: AtomicU8,
-    /// Of the snapshot that is being received; 0 = unknown, as with a diskless transfer.
-    pub rdb_bytes_total: Counter,
-    pub rdb_bytes_read: Counter,
-    /// In scope or not, as DBSIZE or the RDB's RESIZEDB says; 0 = unknown.
-    pub keys_total: Counter,
-    /// Copied keys that the target has acknowledged.
-    pub keys_done: Counter,
-    /// Keys of the copy that the filter left out.
-    pub keys_filtered: Counter,
-    /// Keys of the copy that were already expired.
-    pub keys_expired: Counter,
-    /// Keys that `--existing keep` left as they were.
-    pub keys_kept: Counter,
     pub units_applied: Counter,
     pub commands_applied: Counter,
     /// Commands of the stream that the filter left out.
@@ -116,9 +122,7 @@ pub struct Status {
     /// Keys, and fields of hashes, whose expiry was late and is true now.
     pub keys_settled: Counter,
     pub fields_settled: Counter,
-    pub spool_bytes: Counter,
     pub lanes: Counter,
-    tally: Mutex<Tally>,
     errors: Mutex<BTreeMap<String, u64>>,
     shards: Mutex<Vec<Arc<Shard>>>,
     news: Mutex<News>,
@@ -138,13 +142,6 @@ impl Status {
             job: job.into(),
             started: Instant::now(),
             phase: AtomicU8::new(Phase::Connecting as u8),
-            rdb_bytes_total: Counter::default(),
-            rdb_bytes_read: Counter::default(),
-            keys_total: Counter::default(),
-            keys_done: Counter::default(),
-            keys_filtered: Counter::default(),
-            keys_expired: Counter::default(),
-            keys_kept: Counter::default(),
             units_applied: Counter::default(),
             commands_applied: Counter::default(),
             commands_filtered: Counter::default(),
@@ -153,9 +150,7 @@ impl Status {
             replies_unseen: Counter::default(),
             keys_settled: Counter::default(),
             fields_settled: Counter::default(),
-            spool_bytes: Counter::default(),
             lanes: Counter::default(),
-            tally: Mutex::default(),
             errors: Mutex::default(),
             shards: Mutex::default(),
             news: Mutex::default(),
@@ -163,11 +158,20 @@ impl Status {
         }
     }
 
-    /// Enters a phase; readers hear of a change at once.
+    /// Enters a phase, with all shards; readers hear of a change at once.
     pub fn set_phase(&self, phase: Phase) {
         assert!(phase != Phase::Waiting, "a wait is set with its reason");
         if self.phase.swap(phase as u8, Ordering::Relaxed) != phase as u8 {
             self.announce(&mut lock(&self.news));
+        }
+    }
+
+    /// A shard enters a phase. Until the job settles or stops, it is as far as the shard that is least far.
+    pub fn set_shard_phase(&self, shard: &Shard, phase: Phase) {
+        shard.set_phase(phase);
+        if self.phase() < Phase::Settling {
+            let least = lock(&self.shards).iter().filter(|s| !s.is_gone()).map(|s| s.phase()).min();
+            self.set_phase(least.unwrap_or(phase));
         }
     }
 
@@ -219,44 +223,9 @@ impl Status {
         *errors.entry(kind.to_owned()).or_default() += 1;
     }
 
-    /// Adds what a thread has counted, and empties its tally.
-    pub fn merge(&self, tally: &mut Tally) {
-        let mut all = lock(&self.tally);
-        for (place, count) in std::mem::take(&mut tally.0) {
-            *all.0.entry(place).or_default() += count;
-        }
-    }
-
-    /// Takes back one key of what [`Status::merge`] has added; false if there is none such.
-    pub fn uncount(&self, database: u32, kind: &'static str) -> bool {
-        let mut all = lock(&self.tally);
-        let Some(count) = all.0.get_mut(&(database, kind)).filter(|count| **count > 0) else { return false };
-        *count -= 1;
-        if *count == 0 {
-            all.0.remove(&(database, kind));
-        }
-        true
-    }
-
-    /// Forgets what was copied so far: the copy starts again.
-    pub fn restart_copy(&self) {
-        lock(&self.tally).0.clear();
-        for counter in [
-            &self.rdb_bytes_total,
-            &self.rdb_bytes_read,
-            &self.keys_total,
-            &self.keys_done,
-            &self.keys_filtered,
-            &self.keys_expired,
-            &self.keys_kept,
-        ] {
-            counter.set(0);
-        }
-    }
-
     /// Adds a source primary; `source` is its address. Its reader and its lanes count through what is returned.
-    pub fn add_shard(&self, source: impl Into<String>) -> Arc<Shard> {
-        let shard = Arc::new(Shard::new(source.into()));
+    pub fn add_shard(&self, number: u32, source: impl Into<String>) -> Arc<Shard> {
+        let shard = Arc::new(Shard::new(number, source.into()));
         lock(&self.shards).push(Arc::clone(&shard));
         shard
     }
@@ -267,7 +236,9 @@ impl Status {
     }
 
     fn snapshot_at(&self, now: Instant) -> Snapshot {
-        let shards: Vec<ShardSnapshot> = lock(&self.shards).iter().map(|s| s.read(now)).collect();
+        let all = lock(&self.shards).clone();
+        let shards: Vec<ShardSnapshot> = all.iter().filter(|s| !s.is_gone()).map(|s| s.read(now)).collect();
+        let sum = |counter: fn(&Shard) -> &Counter| all.iter().map(|s| counter(s).get()).sum();
         let waits: Vec<Wait> = self.waits(now);
         let stage = self.phase();
         Snapshot {
@@ -280,20 +251,20 @@ impl Status {
                 seconds: shards.iter().map(|s| s.lag_seconds).fold(0.0, f64::max),
             },
             keys: Keys {
-                done: self.keys_done.get(),
-                total: self.keys_total.get(),
-                filtered: self.keys_filtered.get(),
-                expired: self.keys_expired.get(),
-                kept: self.keys_kept.get(),
+                done: sum(|s| &s.copied.keys_done),
+                total: sum(|s| &s.copied.keys_total),
+                filtered: sum(|s| &s.copied.keys_filtered),
+                expired: sum(|s| &s.copied.keys_expired),
+                kept: sum(|s| &s.copied.keys_kept),
             },
             waits,
-            rdb_bytes_read: self.rdb_bytes_read.get(),
-            rdb_bytes_total: self.rdb_bytes_total.get(),
+            rdb_bytes_read: sum(|s| &s.copied.rdb_bytes_read),
+            rdb_bytes_total: sum(|s| &s.copied.rdb_bytes_total),
             units_applied: self.units_applied.get(),
             commands_applied: self.commands_applied.get(),
             bytes_to_target: self.bytes_to_target.get(),
             replies_unseen: self.replies_unseen.get(),
-            spool_bytes: self.spool_bytes.get(),
+            spool_bytes: sum(|s| &s.spool_bytes),
             lanes: self.lanes.get(),
             errors: lock(&self.errors).clone(),
             shards,
@@ -302,14 +273,18 @@ impl Status {
 
     /// What there is to say at the end.
     pub fn summary(&self, ending: Ending) -> Summary {
-        let offset = lock(&self.shards).iter().map(|s| s.applied()).max();
+        let shards = lock(&self.shards).clone();
+        let sum = |counter: fn(&Copied) -> &Counter| shards.iter().map(|s| counter(&s.copied).get()).sum();
+        let mut keys = Tally::default();
+        shards.iter().for_each(|shard| keys.take(&mut shard.copied.tally()));
+        let reached = shards.iter().filter(|s| !s.is_gone() && s.applied() > ReplOffset(0));
         Summary {
             ending,
             job: self.job.clone(),
-            keys: lock(&self.tally).0.clone(),
-            keys_filtered: self.keys_filtered.get(),
-            keys_expired: self.keys_expired.get(),
-            keys_kept: self.keys_kept.get(),
+            keys: keys.0,
+            keys_filtered: sum(|c| &c.keys_filtered),
+            keys_expired: sum(|c| &c.keys_expired),
+            keys_kept: sum(|c| &c.keys_kept),
             commands_applied: self.commands_applied.get(),
             commands_filtered: self.commands_filtered.get(),
             commands_skipped: self.commands_skipped.get(),
@@ -319,7 +294,7 @@ impl Status {
             fields_settled: self.fields_settled.get(),
             errors: lock(&self.errors).clone(),
             elapsed: self.started.elapsed(),
-            offset: offset.filter(|offset| *offset > ReplOffset(0)),
+            offsets: reached.map(|s| (s.source(), s.applied())).collect(),
         }
     }
 

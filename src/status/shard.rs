@@ -10,7 +10,14 @@ const ARRIVAL_INTERVAL: Duration = Duration::from_millis(5);
 /// One source primary: what was received of its stream, and what the target has applied.
 #[derive(Debug)]
 pub struct Shard {
-    source: String,
+    number: u32,
+    /// The address of the server that is read, and whether it is a replica.
+    source: Mutex<(String, bool)>,
+    phase: AtomicU8,
+    gone: AtomicBool,
+    pub copied: Copied,
+    /// Bytes that wait on disk.
+    pub spool_bytes: Counter,
     started: Instant,
     received: AtomicU64,
     applied: AtomicU64,
@@ -25,9 +32,14 @@ pub struct Shard {
 struct Arrivals(VecDeque<(Instant, u64)>);
 
 impl Shard {
-    pub(super) fn new(source: String) -> Self {
+    pub(super) fn new(number: u32, source: String) -> Self {
         Shard {
-            source,
+            number,
+            source: Mutex::new((source, false)),
+            phase: AtomicU8::new(Phase::Connecting as u8),
+            gone: AtomicBool::new(false),
+            copied: Copied::default(),
+            spool_bytes: Counter::default(),
             started: Instant::now(),
             received: AtomicU64::new(0),
             applied: AtomicU64::new(0),
@@ -35,6 +47,41 @@ impl Shard {
             arrivals: Mutex::default(),
             replid: Mutex::default(),
         }
+    }
+
+    /// The address of the server that is read.
+    pub fn source(&self) -> String {
+        lock(&self.source).0.clone()
+    }
+
+    /// Another server is read from now on.
+    pub fn set_source(&self, source: String, replica: bool) {
+        *lock(&self.source) = (source, replica);
+    }
+
+    /// The name of a place where this shard waits: each has its own, `place` for the first.
+    pub fn place(&self, place: &str) -> String {
+        match self.number {
+            0 => place.to_owned(),
+            number => format!("shard {number} {place}"),
+        }
+    }
+
+    pub fn phase(&self) -> Phase {
+        Phase::from_u8(self.phase.load(Ordering::Relaxed))
+    }
+
+    pub(super) fn set_phase(&self, phase: Phase) {
+        self.phase.store(phase as u8, Ordering::Relaxed);
+    }
+
+    /// The primary has left its cluster: what was copied from it still counts, and there is nothing to be behind of.
+    pub fn set_gone(&self) {
+        self.gone.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn is_gone(&self) -> bool {
+        self.gone.load(Ordering::Relaxed)
     }
 
     /// A history begins, or begins again: all before `offset` is in the snapshot.
@@ -87,8 +134,11 @@ impl Shard {
         let lag_bytes = received.since(applied);
         let oldest = lock(&self.arrivals).oldest_after(applied.0);
         let age = oldest.map(|t| now.saturating_duration_since(t).as_secs_f64());
+        let (source, replica) = lock(&self.source).clone();
         ShardSnapshot {
-            source: self.source.clone(),
+            number: self.number,
+            source,
+            replica,
             replid: *lock(&self.replid),
             received,
             applied,
@@ -140,7 +190,7 @@ mod tests {
     const ID: &[u8] = b"0123456789012345678901234567890123456789";
 
     fn shard() -> (Shard, Instant) {
-        let shard = Shard::new("h:1".into());
+        let shard = Shard::new(0, "h:1".into());
         shard.start(ReplId::parse(ID).unwrap(), ReplOffset(100));
         let start = shard.started;
         (shard, start)

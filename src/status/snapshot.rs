@@ -52,7 +52,11 @@ pub struct Lag {
 /// One source primary.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ShardSnapshot {
+    pub number: u32,
+    /// The address of the server that is read.
     pub source: String,
+    /// It is a replica, and read in its primary's place.
+    pub replica: bool,
     pub replid: Option<ReplId>,
     pub received: ReplOffset,
     pub applied: ReplOffset,

@@ -40,6 +40,6 @@ pub struct Summary {
     pub fields_settled: u64,
     pub errors: BTreeMap<String, u64>,
     pub elapsed: Duration,
-    /// The source's offset up to which the target has everything.
-    pub offset: Option<ReplOffset>,
+    /// Of each source primary, by its address: the offset up to which the target has everything.
+    pub offsets: Vec<(String, ReplOffset)>,
 }

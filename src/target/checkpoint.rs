@@ -1,6 +1,6 @@
 //! What an earlier run of a job has left in the target: its records and guards.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::Error;
 use super::connect::Identity;
@@ -11,6 +11,9 @@ use crate::net::conn::Conn;
 use crate::offset::{ReplId, ReplOffset};
 use crate::resp::encode;
 use crate::resp::reply::Reply;
+
+/// The most shards that a job is looked for: no cluster has more primaries.
+pub const SHARDS_MAX: u32 = 1000;
 
 /// How far a job has got.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,7 +38,7 @@ impl Following {
     /// What the records have in common; the replid is that of the highest.
     pub fn job(&self) -> JobState {
         let highest = self.records.iter().max_by_key(|r| r.offset).map(|r| r.job.clone());
-        highest.unwrap_or(JobState { replid: None, generation: 0, lanes: 0, late_ms: 0, scope: 0 })
+        highest.unwrap_or(JobState { shard: 0, replid: None, generation: 0, lanes: 0, late_ms: 0, scope: 0 })
     }
 
     /// Where the source must go on: its history, and the offset that all lanes have.
@@ -73,17 +76,9 @@ impl Checkpoint {
 /// # Errors
 /// When the target can't be reached, or another version of keyferry wrote it.
 pub async fn read(conn: &mut Conn, job: &str) -> Result<Checkpoint, Error> {
-    let mut mget = Vec::new();
-    encode::array_header(&mut mget, LANES_MAX + 1);
-    encode::bulk(&mut mget, b"MGET");
-    (0..LANES_MAX).for_each(|lane| encode::bulk(&mut mget, &record::key(job, lane)));
-    conn.send(&mget).await?;
-    let reply = match conn.reply().await? {
-        Reply::Error(words) => return Err(conn.refused(b"MGET", words).into()),
-        reply => reply,
-    };
+    let texts = mget(conn, (0..LANES_MAX).map(|lane| record::key(job, lane))).await?;
     let mut found = Vec::new();
-    for text in reply.array().unwrap_or_default() {
+    for text in &texts {
         let bad = |error| Error::Record { address: conn.address().to_owned(), job: job.to_owned(), error };
         found.push(text.bytes().map(Record::parse).transpose().map_err(bad)?);
     }
@@ -99,6 +94,50 @@ pub async fn read(conn: &mut Conn, job: &str) -> Result<Checkpoint, Error> {
     }
     let guards = guards(conn, job, newest.lanes).await?;
     Ok(Checkpoint::Following(Following { records, guards }))
+}
+
+async fn mget(conn: &mut Conn, keys: impl ExactSizeIterator<Item = Vec<u8>>) -> Result<Vec<Reply>, Error> {
+    let mut mget = Vec::new();
+    encode::array_header(&mut mget, keys.len() + 1);
+    encode::bulk(&mut mget, b"MGET");
+    keys.for_each(|key| encode::bulk(&mut mget, &key));
+    conn.send(&mget).await?;
+    match conn.reply().await? {
+        Reply::Error(words) => Err(conn.refused(b"MGET", words).into()),
+        Reply::Array(values) => Ok(values),
+        _ => Ok(Vec::new()),
+    }
+}
+
+/// Reads what the target holds of every shard of `job`, by their numbers; only of those that there is something of.
+///
+/// # Errors
+/// As for [`read`].
+pub async fn read_shards(conn: &mut Conn, job: &str) -> Result<BTreeMap<u32, Checkpoint>, Error> {
+    let firsts = mget(conn, (0..SHARDS_MAX).map(|shard| record::key(&record::of_shard(job, shard), 0))).await?;
+    // The first is always looked at as a whole: what is left of one whose first record is gone says that it ran.
+    let present = (0..SHARDS_MAX).zip(firsts).filter(|(shard, first)| *shard == 0 || *first != Reply::Null);
+    let present: Vec<u32> = present.map(|(shard, _)| shard).collect();
+    let mut shards = BTreeMap::new();
+    for shard in present {
+        match read(conn, &record::of_shard(job, shard)).await? {
+            Checkpoint::None => {}
+            checkpoint => _ = shards.insert(shard, checkpoint),
+        }
+    }
+    Ok(shards)
+}
+
+/// Removes the records and guards of one shard, whose primary is no more, all at once.
+///
+/// # Errors
+/// When the target can't be reached or refuses.
+pub async fn remove_shard(conn: &mut Conn, records: &str) -> Result<(), Error> {
+    let mut del: Vec<Vec<u8>> = vec![b"DEL".to_vec(), record::stopped_key(records)];
+    del.extend((0..LANES_MAX).flat_map(|lane| [record::key(records, lane), guard::hash_key(records, lane)]));
+    conn.ask(&[&b"SELECT"[..], b"0"]).await?;
+    conn.ask(&del).await?;
+    Ok(())
 }
 
 /// Reads the guards of all lanes.

@@ -9,17 +9,21 @@ use super::lease::Lease;
 use super::{Error, owner};
 use crate::delivery::record::{self, Record};
 use crate::delivery::refusal::{Refusal, refusal};
-use crate::net::conn::{Conn, Server};
+use crate::net::conn::Conn;
 use crate::net::info::Info;
+use crate::net::locate::Locator;
 use crate::resp::reply::Reply;
 
-/// A run of a job, as its connections name it in CLIENT LIST: `keyferry:<job>:<token>:<round>:<lane>`.
+/// A run of a job, as its connections name it in CLIENT LIST: `keyferry:<job>:<token>:<round>:<shard>.<lane>`.
 ///
-/// A round is one connecting of all lanes; they are counted over the whole run, so that a later session's kill an
-/// earlier one's. Other connections bear a word in the lane's place and the round that is now.
+/// A round is one connecting of all lanes of a shard; they are counted over the whole run, so that a later session's
+/// kill an earlier one's. Other connections bear a word in the lane's place and the round that is now, and those of no
+/// shard the word alone.
 #[derive(Debug, Clone)]
 pub struct Identity {
     pub job: String,
+    /// The source primary whose units the connections carry; `None`: they are of the job as a whole.
+    shard: Option<u32>,
     /// The lease that this run holds.
     pub me: Lease,
     /// Go on where CLIENT LIST and KILL are refused.
@@ -39,7 +43,24 @@ impl Identity {
         let mut hasher = RandomState::new().build_hasher();
         hasher.write_u32(std::process::id());
         let me = Lease::of_this_process(format!("{:016x}", hasher.finish()));
-        Identity { job: job.to_owned(), me, unfenced, rounds: Arc::default(), said_unfenced: Arc::default() }
+        Identity {
+            job: job.to_owned(),
+            shard: None,
+            me,
+            unfenced,
+            rounds: Arc::default(),
+            said_unfenced: Arc::default(),
+        }
+    }
+
+    /// The same run, for connections of one shard.
+    pub fn of_shard(&self, shard: u32) -> Identity {
+        Identity { shard: Some(shard), ..self.clone() }
+    }
+
+    /// What stands for the job in the keys of the shard's records.
+    pub fn records(&self) -> String {
+        record::of_shard(&self.job, self.shard.unwrap_or(0))
     }
 
     /// This run of the job.
@@ -51,12 +72,20 @@ impl Identity {
         format!("keyferry:{}:owner", self.job).into_bytes()
     }
 
-    fn next_round(&self) -> u64 {
+    /// Begins a new connecting: [`kill`] ends those of earlier rounds.
+    pub(super) fn next_round(&self) -> u64 {
         self.rounds.fetch_add(1, Ordering::Relaxed) + 1
     }
 
     fn name(&self, round: u64, lane: &str) -> String {
-        format!("keyferry:{}:{}:{round}:{lane}", self.job, self.token())
+        let shard = self.shard.filter(|_| lane != LEASE_WORD).map(|shard| format!("{shard}.")).unwrap_or_default();
+        format!("keyferry:{}:{}:{round}:{shard}{lane}", self.job, self.token())
+    }
+
+    /// True for the name of a connection, without the lane's number or word, whose place a new round takes.
+    fn replaces(&self, lane: &str) -> bool {
+        let shard = lane.split_once('.').and_then(|(shard, _)| shard.parse().ok());
+        lane != LEASE_WORD && (self.shard.is_none() || self.shard == shard)
     }
 }
 
@@ -75,33 +104,32 @@ pub struct Lanes {
 ///
 /// # Errors
 /// `OwnerLost` when another run has the job; when the target can't be reached, is no primary, or refuses.
-pub async fn connect(server: &Server, id: &Identity, lanes: usize) -> Result<Lanes, Error> {
+pub async fn connect(server: &Locator, id: &Identity, lanes: usize) -> Result<Lanes, Error> {
     let round = id.next_round();
     let mut conns = Vec::with_capacity(lanes);
     let mut run_id = None;
+    // Once for all: they are to be connections to one server.
+    let at = server.locate().await?;
     for lane in 0..lanes {
-        let mut conn = server.connect().await?;
+        let mut conn = at.connect().await?;
         set_name(server, &mut conn, id, &id.name(round, &lane.to_string())).await?;
         let info = Info::parse(conn.ask(&[b"INFO"]).await?.bytes().unwrap_or_default());
         let role = info.get("role").unwrap_or("master");
         if role != "master" {
-            return Err(Error::NotPrimary {
-                address: server.address.to_string(),
-                role: role.replace("slave", "replica"),
-            });
+            return Err(Error::NotPrimary { address: at.address.to_string(), role: role.replace("slave", "replica") });
         }
         let this = info.get("run_id").unwrap_or_default().to_owned();
         if run_id.get_or_insert_with(|| this.clone()) != &this {
-            return Err(Error::TwoServers { address: server.address.to_string() });
+            return Err(Error::TwoServers { address: at.address.to_string() });
         }
         conns.push(conn);
     }
-    let first = conns.first_mut().ok_or(Error::OutOfStep { address: server.address.to_string() })?;
+    let first = conns.first_mut().ok_or(Error::OutOfStep { address: server.to_string() })?;
     owner::check(server, first, id).await?;
     kill(server, first, id, round).await?;
     let mut records = Vec::with_capacity(lanes);
     for lane in 0..lanes {
-        let reply = first.ask(&[&b"GET"[..], &record::key(&id.job, lane)]).await?;
+        let reply = first.ask(&[&b"GET"[..], &record::key(&id.records(), lane)]).await?;
         records.push(reply.bytes().and_then(|text| Record::parse(text).ok()));
     }
     Ok(Lanes { conns, run_id: run_id.unwrap_or_default(), records })
@@ -111,7 +139,7 @@ pub async fn connect(server: &Server, id: &Identity, lanes: usize) -> Result<Lan
 ///
 /// # Errors
 /// `OwnerLost` when another run has the job; when the target can't be reached or refuses.
-pub async fn side(server: &Server, id: &Identity) -> Result<Conn, Error> {
+pub async fn side(server: &Locator, id: &Identity) -> Result<Conn, Error> {
     let mut conn = named(server, id, "side").await?;
     owner::check(server, &mut conn, id).await?;
     Ok(conn)
@@ -121,7 +149,7 @@ pub async fn side(server: &Server, id: &Identity) -> Result<Conn, Error> {
 ///
 /// # Errors
 /// When the target can't be reached, or refuses the name.
-pub async fn named(server: &Server, id: &Identity, word: &str) -> Result<Conn, Error> {
+pub async fn named(server: &Locator, id: &Identity, word: &str) -> Result<Conn, Error> {
     let mut conn = server.connect().await?;
     set_name(server, &mut conn, id, &id.name(id.rounds.load(Ordering::Relaxed), word)).await?;
     Ok(conn)
@@ -131,7 +159,7 @@ pub async fn named(server: &Server, id: &Identity, word: &str) -> Result<Conn, E
 ///
 /// # Errors
 /// When the target can't be reached, or refuses and the job isn't unfenced.
-pub async fn kill_others(server: &Server, conn: &mut Conn, id: &Identity) -> Result<(), Error> {
+pub async fn kill_others(server: &Locator, conn: &mut Conn, id: &Identity) -> Result<(), Error> {
     kill(server, conn, id, 0).await
 }
 
@@ -139,7 +167,7 @@ pub async fn kill_others(server: &Server, conn: &mut Conn, id: &Identity) -> Res
 ///
 /// # Errors
 /// When the target can't be reached, or refuses and the job isn't unfenced.
-pub async fn other_runs(server: &Server, conn: &mut Conn, id: &Identity) -> Result<Option<HashSet<String>>, Error> {
+pub async fn other_runs(server: &Locator, conn: &mut Conn, id: &Identity) -> Result<Option<HashSet<String>>, Error> {
     let list = list(server, conn, id).await?;
     let tokens = |list: String| of_job(&list, id).map(|found| found.token.to_owned()).collect::<HashSet<_>>();
     Ok(list.map(tokens).map(|mut tokens| {
@@ -148,7 +176,7 @@ pub async fn other_runs(server: &Server, conn: &mut Conn, id: &Identity) -> Resu
     }))
 }
 
-async fn set_name(server: &Server, conn: &mut Conn, id: &Identity, name: &str) -> Result<(), Error> {
+async fn set_name(server: &Locator, conn: &mut Conn, id: &Identity, name: &str) -> Result<(), Error> {
     match conn.call(&[&b"CLIENT"[..], b"SETNAME", name.as_bytes()]).await? {
         Reply::Error(words) => refused(server, id, words),
         _ => Ok(()),
@@ -156,15 +184,15 @@ async fn set_name(server: &Server, conn: &mut Conn, id: &Identity, name: &str) -
 }
 
 /// What CLIENT LIST says; `None` where it is refused.
-async fn list(server: &Server, conn: &mut Conn, id: &Identity) -> Result<Option<String>, Error> {
+async fn list(server: &Locator, conn: &mut Conn, id: &Identity) -> Result<Option<String>, Error> {
     match conn.call(&[&b"CLIENT"[..], b"LIST"]).await? {
         Reply::Error(words) => refused(server, id, words).map(|()| None),
         list => Ok(Some(String::from_utf8_lossy(list.bytes().unwrap_or_default()).into_owned())),
     }
 }
 
-/// Kills every connection of other runs of the job, and this run's of rounds before `round`.
-async fn kill(server: &Server, conn: &mut Conn, id: &Identity, round: u64) -> Result<(), Error> {
+/// Kills every connection of other runs of the job, and this run's of rounds before `round` that this one replaces.
+pub(super) async fn kill(server: &Locator, conn: &mut Conn, id: &Identity, round: u64) -> Result<(), Error> {
     let Some(list) = list(server, conn, id).await? else { return Ok(()) };
     for old in former(&list, id, round) {
         match conn.call(&[&b"CLIENT"[..], b"KILL", b"ID", old.as_bytes()]).await? {
@@ -198,15 +226,15 @@ fn of_job<'a>(list: &'a str, id: &Identity) -> impl Iterator<Item = Listed<'a>> 
 /// The ids of the job's connections that are to be killed.
 fn former<'a>(list: &'a str, id: &Identity, round: u64) -> Vec<&'a str> {
     let old = |found: &Listed| {
-        let of_now = found.round.parse().is_ok_and(|this: u64| this >= round) || found.lane == LEASE_WORD;
-        found.token != id.token() || !of_now
+        let of_now = found.round.parse().is_ok_and(|this: u64| this >= round);
+        found.token != id.token() || !of_now && id.replaces(found.lane)
     };
     of_job(list, id).filter(old).map(|found| found.id).collect()
 }
 
 /// What a refusal of CLIENT SETNAME, LIST or KILL means.
-fn refused(server: &Server, id: &Identity, words: String) -> Result<(), Error> {
-    let address = server.address.to_string();
+fn refused(server: &Locator, id: &Identity, words: String) -> Result<(), Error> {
+    let address = server.to_string();
     if refusal(&words) != Refusal::ForGood {
         return Err(Error::Elsewhere { address, words });
     }
@@ -244,6 +272,26 @@ mod tests {
         let id = identity("a-b", "t2");
         assert_eq!(former(list, &id, 5), ["4", "5", "9", "11", "12"]);
         assert_eq!(former(list, &id, 0), ["5", "9", "12"]);
+    }
+
+    #[test]
+    fn a_shards_round_ends_its_own_former_connections_and_a_jobs_those_of_all() {
+        let list = "id=1 name=keyferry:j:t:3:0.0 age=0\n\
+                    id=2 name=keyferry:j:t:4:1.0 age=0\n\
+                    id=3 name=keyferry:j:t:5:1.side age=0\n\
+                    id=4 name=keyferry:j:t:6:1.0 age=0\n\
+                    id=5 name=keyferry:j:t:2:11.0 age=0\n\
+                    id=6 name=keyferry:j:t:0:lease age=0\n\
+                    id=7 name=keyferry:j:t:1:side age=0\n\
+                    id=8 name=keyferry:j:old:9:1.0 age=0\n";
+        let id = identity("j", "t");
+        assert_eq!(former(list, &id.of_shard(1), 6), ["2", "3", "8"]);
+        assert_eq!(former(list, &id, 7), ["1", "2", "3", "4", "5", "7", "8"]);
+        let names = |id: &Identity| (id.name(7, "0"), id.name(7, "lease"), id.records());
+        let of_shard = ("keyferry:j:t:7:1.0".to_owned(), "keyferry:j:t:7:lease".to_owned(), "j:1".to_owned());
+        assert_eq!(names(&id.of_shard(1)), of_shard);
+        assert_eq!(names(&id), ("keyferry:j:t:7:0".to_owned(), "keyferry:j:t:7:lease".to_owned(), "j".to_owned()));
+        assert_eq!(id.of_shard(0).records(), "j");
     }
 
     #[test]

@@ -20,11 +20,12 @@ use crate::delivery::record;
 use crate::delivery::standalone::{Event, Fault, Lost, Reread};
 use crate::delivery::unit::{Batch, LANES_MAX, LaneId, Task};
 use crate::net::backoff::Backoff;
-use crate::net::conn::{Conn, Server};
+use crate::net::conn::Conn;
 use crate::net::info::Info;
-use crate::offset::ReplOffset;
+use crate::net::locate::Locator;
+use crate::offset::{ReplId, ReplOffset};
 use crate::resp::reply::Scanner;
-use crate::status::Status;
+use crate::status::{Shard, Status};
 
 /// Bytes taken from the router and not yet applied; beyond, the router waits.
 const QUEUED_BYTES_MAX: usize = 8 << 20;
@@ -44,9 +45,6 @@ const SILENCE_NOTED: Duration = Duration::from_secs(2);
 /// A larger buffer is given back when what it held is sent.
 const OUT_BYTES_MAX: usize = 4 << 20;
 
-/// The place in the status line where reasons to wait for the target stand.
-const PLACE: &str = "target";
-
 /// What to do with a command that the target refuses for good.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OnFault {
@@ -58,7 +56,7 @@ pub enum OnFault {
 
 /// What the driver needs besides the machine.
 pub struct Plan {
-    pub server: Server,
+    pub server: Locator,
     pub identity: Identity,
     pub on_fault: OnFault,
     pub retry_for: Option<Duration>,
@@ -69,10 +67,12 @@ pub struct Plan {
     /// What a copied key is remembered by (see [`Task::RemoveLeftovers`]).
     pub key_hash: fn(u32, &[u8]) -> u64,
     pub status: Arc<Status>,
+    /// The source primary whose units these are.
+    pub shard: Arc<Shard>,
     /// The target stands where an earlier process left it: its records are there.
     pub resumes: bool,
-    /// Remove what is in scope before the copy.
-    pub empty_first: bool,
+    /// What is to be removed before the copy.
+    pub empty_first: Option<Task>,
     pub progress: Box<dyn Progress + Send>,
 }
 
@@ -86,6 +86,8 @@ pub trait Progress {
     fn keys_written(&self, db: u32, command: &[u8]) -> Vec<(u32, Vec<u8>)>;
     /// A copied value of a target database was left out; `head` is how its RDB form begins, empty where it is no key.
     fn not_copied(&self, db: u32, head: &[u8]);
+    /// The name of the source's history now: it changes with a failover.
+    fn replid(&self) -> Option<ReplId>;
     /// The target has fallen back: the router is to start again. False if it can't.
     fn rewind(&self, offset: ReplOffset, epoch: u64, standing: Standing) -> bool;
 }
@@ -168,7 +170,7 @@ impl Driver {
             let exit = match self.open(first).await {
                 Ok(()) => {
                     first = false;
-                    self.plan.status.clear(PLACE);
+                    self.plan.status.clear(&self.place());
                     match self.serve().await {
                         Ok(exit) => exit,
                         Err(error) => return Err(self.stopped(error).await),
@@ -198,7 +200,7 @@ impl Driver {
                 backoff.progress();
             }
             self.plan.status.error("target connection");
-            self.plan.status.waiting(PLACE, &format!("{error}: connecting again"));
+            self.plan.status.waiting(&self.place(), &format!("{error}: connecting again"));
             tracing::warn!(error = %error, "target lost");
             let Some(wait) = backoff.failed(Instant::now()) else { return Err(error) };
             tokio::time::sleep(wait).await;
@@ -212,8 +214,8 @@ impl Driver {
         if first {
             let conn = found.conns.first_mut().ok_or_else(|| self.out_of_step())?;
             self.write_first_records(conn).await?;
-            if self.plan.empty_first {
-                self.perform(&Task::RemoveScope { databases: None }).await?;
+            if let Some(task) = self.plan.empty_first.clone() {
+                self.perform(&task).await?;
             }
         } else {
             let before = self.machine.replies_unseen();
@@ -221,7 +223,7 @@ impl Driver {
             self.plan.status.replies_unseen.add(self.machine.replies_unseen() - before);
             if let Reread::Rewind { offset, stream_db, epoch } = reread {
                 let conn = found.conns.first_mut().ok_or_else(|| self.out_of_step())?;
-                let guards = checkpoint::guards(conn, &self.plan.identity.job, lanes).await?;
+                let guards = checkpoint::guards(conn, &self.plan.identity.records(), lanes).await?;
                 let lanes = found.records.iter().flatten().map(|record| record.offset).collect();
                 self.rewind(offset, epoch, Standing { stream_db, guards, lanes })?;
             }
@@ -241,13 +243,14 @@ impl Driver {
         self.machine.set_time(now_ms());
         for lane in 0..self.machine.lanes() {
             let text = self.machine.first_record(lane).encode();
-            let key = record::key(&self.plan.identity.job, lane);
+            let key = record::key(&self.plan.identity.records(), lane);
             conn.ask(&[&b"SET"[..], &key, text.as_bytes()]).await?;
             failpoint!("first-record");
         }
         // What stood elsewhere in an earlier copy says nothing of this one. Behind the records: those of the earlier copy
         // must not be gone on with without it.
-        let hashes = (0..LANES_MAX).map(|lane| guard::hash_key(&self.plan.identity.job, lane));
+        let records = self.plan.identity.records();
+        let hashes = (0..LANES_MAX).map(|lane| guard::hash_key(&records, lane));
         let del: Vec<Vec<u8>> = std::iter::once(b"DEL".to_vec()).chain(hashes).collect();
         conn.ask(&del).await?;
         Ok(())
@@ -261,7 +264,7 @@ impl Driver {
         if self.plan.progress.rewind(offset, epoch, standing) {
             return Ok(());
         }
-        Err(Error::FellBack { address: self.plan.server.address.to_string(), offset })
+        Err(Error::FellBack { address: self.plan.server.to_string(), offset })
     }
 
     async fn serve(&mut self) -> Result<Exit, Error> {
@@ -287,9 +290,16 @@ impl Driver {
         timer: &mut std::pin::Pin<Box<Sleep>>,
     ) -> Poll<Result<Exit, Error>> {
         self.machine.set_time(now_ms());
-        let tick = records.poll_tick(cx).is_ready();
-        if tick && let Some(silent) = self.look_for_silence() {
-            return Poll::Ready(Ok(Exit::Broken(silent)));
+        // Until it is pending, or a target that sends nothing would never wake the task again.
+        let mut tick = false;
+        while records.poll_tick(cx).is_ready() {
+            tick = true;
+        }
+        if tick {
+            self.machine.set_replid(self.plan.progress.replid());
+            if let Some(silent) = self.look_for_silence() {
+                return Poll::Ready(Ok(Exit::Broken(silent)));
+            }
         }
         loop {
             let mut busy = self.take_batches(cx);
@@ -474,13 +484,13 @@ impl Driver {
         let status = &self.plan.status;
         let Some(io) = self.lanes.get_mut(lane) else { return Ok(None) };
         match event {
-            Event::Copied { values } => status.keys_done.add(values),
+            Event::Copied { values } => self.plan.shard.copied.keys_done.add(values),
             Event::Applied { commands } => status.commands_applied.add(commands),
             Event::Refused { words } => {
                 let code = words.split(' ').next().unwrap_or_default().to_owned();
                 status.error(&code);
                 io.waits = true;
-                status.waiting(&place(lane), &format!("target answers {code}: waiting"));
+                status.waiting(&place(&self.plan.shard, lane), &format!("target answers {code}: waiting"));
                 // A lane that waits does so for as long as it takes: the target is there, and says why.
                 let wait = io.refusals.failed(Instant::now()).unwrap_or(Duration::from_secs(5));
                 io.resume_at = Some(Instant::now() + wait);
@@ -488,10 +498,7 @@ impl Driver {
             }
             Event::Elsewhere { words } => {
                 status.error(words.split(' ').next().unwrap_or_default());
-                return Ok(Some(Exit::Broken(Error::Elsewhere {
-                    address: self.plan.server.address.to_string(),
-                    words,
-                })));
+                return Ok(Some(Exit::Broken(Error::Elsewhere { address: self.plan.server.to_string(), words })));
             }
             Event::LostKeys { commands, lost } => {
                 status.commands_applied.add(commands);
@@ -505,7 +512,7 @@ impl Driver {
         if io.waits {
             io.waits = false;
             io.refusals.progress();
-            status.clear(&place(lane));
+            status.clear(&place(&self.plan.shard, lane));
         }
         Ok(None)
     }
@@ -544,7 +551,7 @@ impl Driver {
         let mut conn = connect::side(&self.plan.server, &self.plan.identity).await?;
         for (db, key) in keys {
             // Which lane's hash holds it doesn't matter: all are read.
-            let hash = guard::hash_key(&self.plan.identity.job, 0);
+            let hash = guard::hash_key(&self.plan.identity.records(), 0);
             conn.ask(&[&b"HSET"[..], &hash, &guard::field(db, &key), b"0"]).await?;
             failpoint!("suspect-noted");
         }
@@ -560,7 +567,7 @@ impl Driver {
         let written = async {
             self.note_suspects(&fault.suspects).await?;
             let mut conn = connect::side(&self.plan.server, &self.plan.identity).await?;
-            let key = record::stopped_key(&self.plan.identity.job);
+            let key = record::stopped_key(&self.plan.identity.records());
             conn.ask(&[&b"SET"[..], &key, error.to_string().as_bytes()]).await?;
             failpoint!("stopped-noted");
             Ok::<(), Error>(())
@@ -578,17 +585,18 @@ impl Driver {
         let info = Info::parse(conn.ask(&[&b"INFO"[..], b"keyspace"]).await?.bytes().unwrap_or_default());
         let filled = info.keyspace().into_iter().map(|(db, _)| db);
         match task {
-            Task::RemoveScope { databases } => {
+            Task::RemoveScope { databases, .. } => {
                 for db in filled.filter(|db| databases.as_ref().is_none_or(|list| list.contains(db))) {
-                    scan::remove(&mut conn, db, |key| in_scope(db, key)).await?;
+                    scan::remove(&mut conn, db, |key| task.concerns(key) && in_scope(db, key)).await?;
                 }
                 failpoint!("scope-removed");
             }
-            Task::RemoveLeftovers { copied } => {
+            Task::RemoveLeftovers { copied, .. } => {
                 let hash = self.plan.key_hash;
                 let mut removed = 0;
                 for db in filled {
-                    let doomed = |key: &[u8]| in_scope(db, key) && !copied.contains(&hash(db, key));
+                    let doomed =
+                        |key: &[u8]| task.concerns(key) && in_scope(db, key) && !copied.contains(&hash(db, key));
                     removed += scan::remove(&mut conn, db, doomed).await?;
                 }
                 failpoint!("leftovers-removed");
@@ -630,20 +638,25 @@ impl Driver {
         if silent != self.silent {
             self.silent = silent;
             match silent {
-                true => self.plan.status.waiting(PLACE, "target doesn't answer: waiting"),
-                false => self.plan.status.clear(PLACE),
+                true => self.plan.status.waiting(&self.place(), "target doesn't answer: waiting"),
+                false => self.plan.status.clear(&self.place()),
             }
         }
         (longest > SILENCE_MAX)
-            .then(|| Error::Silent { address: self.plan.server.address.to_string(), seconds: SILENCE_MAX.as_secs() })
+            .then(|| Error::Silent { address: self.plan.server.to_string(), seconds: SILENCE_MAX.as_secs() })
+    }
+
+    /// Where the status line has the reasons to wait for the target.
+    fn place(&self) -> String {
+        self.plan.shard.place("target")
     }
 
     fn out_of_step(&self) -> Error {
-        Error::OutOfStep { address: self.plan.server.address.to_string() }
+        Error::OutOfStep { address: self.plan.server.to_string() }
     }
 
     fn lost(&self, lost: Lost) -> Error {
-        Error::Lost { address: self.plan.server.address.to_string(), lost }
+        Error::Lost { address: self.plan.server.to_string(), lost }
     }
 }
 
@@ -705,6 +718,6 @@ impl Tokens {
     }
 }
 
-fn place(lane: LaneId) -> String {
-    format!("lane {lane}")
+fn place(shard: &Shard, lane: LaneId) -> String {
+    shard.place(&format!("lane {lane}"))
 }

@@ -1,9 +1,11 @@
-//! Where the data goes: connections to a standalone target, and the work that plain commands can't do.
+//! Where the data goes: connections to a server or the nodes of a cluster, and the work that plain commands can't do.
 
 pub mod checkpoint;
 pub mod connect;
 pub mod driver;
+pub mod forget;
 pub mod lease;
+pub mod nodes;
 pub mod owner;
 pub mod preflight;
 pub mod replicas;
@@ -15,8 +17,9 @@ use std::sync::Arc;
 use crate::delivery::record;
 use crate::delivery::refusal::{Refusal, refusal};
 use crate::delivery::standalone::{Fault, Lost};
-use crate::net::conn;
+use crate::net::{Side, cluster, conn, permission};
 use crate::offset::ReplOffset;
+use crate::resp::reply::Reply;
 
 /// Whether a key of a target database is one that the job writes.
 pub type InScope = Arc<dyn Fn(u32, &[u8]) -> bool + Send + Sync>;
@@ -46,6 +49,12 @@ pub enum Error {
     Evicts { address: String, policy: String },
     #[error("target {address} is a cluster, which keyferry can't write to yet")]
     Cluster { address: String },
+    #[error("the target's cluster can't be asked: {0}")]
+    Topology(#[from] cluster::Error),
+    #[error("no node of the target's cluster {address} owns slots {slots}")]
+    NotWhole { address: String, slots: String },
+    #[error("slot {slot} of the target's cluster {address} is on the move")]
+    Moving { address: String, slot: u16 },
     #[error("the answers of target {address} don't match what was sent")]
     OutOfStep { address: String },
     #[error("target {address} answers {words}")]
@@ -67,10 +76,13 @@ impl Error {
     pub fn is_passing(&self) -> bool {
         match self {
             Error::Net(error) => error.is_passing(),
+            Error::Topology(error) => error.is_passing(),
             Error::NotPrimary { .. }
             | Error::TwoServers { .. }
             | Error::OutOfStep { .. }
             | Error::Elsewhere { .. }
+            | Error::NotWhole { .. }
+            | Error::Moving { .. }
             | Error::Silent { .. } => true,
             Error::Fault(_)
             | Error::Unfenced { .. }
@@ -91,8 +103,9 @@ impl Error {
     pub fn hint(&self) -> Option<String> {
         Some(match self {
             Error::Net(error) => return error.hint(),
-            Error::Fault(fault) if fault.words.starts_with("NOPERM") => {
-                "the target's user needs the write commands, RESTORE, SELECT, MULTI, EXEC, CLIENT, SCAN and ~*".into()
+            Error::Topology(error) => return error.hint(),
+            Error::Fault(fault) if permission::hint(&fault.words, Side::Target).is_some() => {
+                return permission::hint(&fault.words, Side::Target);
             }
             Error::Fault(_) => "--on-error skip leaves such commands out and counts them".into(),
             Error::NotPrimary { .. } => "give the address of its primary".into(),
@@ -111,6 +124,14 @@ impl Error {
                  or --flush-target"
                     .into()
             }
+            Error::NoDatabase { words, .. } if words.contains("cluster mode") => {
+                "a cluster has database 0 only (Valkey 9: raise cluster-databases): map all of them to it with \
+                 --db-map, as in --db-map 1:0,2:0"
+                    .into()
+            }
+            Error::NotWhole { .. } => {
+                "CLUSTER NODES shows which nodes are there; CLUSTER ADDSLOTS gives slots away".into()
+            }
             Error::NoDatabase { .. } => {
                 "raise `databases` in the target's configuration, or map the database with --db-map".into()
             }
@@ -122,6 +143,7 @@ impl Error {
                 "use the version of keyferry that wrote it, another --job, or --restart to copy again".into()
             }
             Error::Cluster { .. }
+            | Error::Moving { .. }
             | Error::FellBack { .. }
             | Error::TwoServers { .. }
             | Error::OutOfStep { .. }
@@ -137,6 +159,15 @@ fn refused(conn: &conn::Conn, command: &[u8], words: String) -> Error {
     match refusal(&words) {
         Refusal::ForGood => conn.refused(command, words).into(),
         Refusal::Passing | Refusal::Elsewhere => Error::Elsewhere { address: conn.address().to_owned(), words },
+    }
+}
+
+/// Sends one command and waits for its reply; an error reply is an error, passing where what the words say passes, as
+/// when a slot has moved.
+async fn ask<A: AsRef<[u8]>>(conn: &mut conn::Conn, args: &[A]) -> Result<Reply, Error> {
+    match conn.call(args).await? {
+        Reply::Error(words) => Err(refused(conn, args.first().map_or(&b""[..], AsRef::as_ref), words)),
+        reply => Ok(reply),
     }
 }
 

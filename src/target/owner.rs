@@ -3,6 +3,7 @@
 //! The lease only tells who the owner is. What keeps others from writing is that an owner kills their connections, and
 //! that whoever connects looks at the lease behind its connection's name (`connect`).
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -13,8 +14,10 @@ use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use super::Error;
 use super::connect::{self, Identity};
 use super::lease::{Holder, LEASE_MS, Lease, Seen, Verdict, may_take};
+use super::nodes::{Node, Target};
 use crate::delivery::refusal::{Refusal, refusal};
-use crate::net::conn::{Conn, Server};
+use crate::net::conn::Conn;
+use crate::net::locate::Locator;
 use crate::resp::reply::Reply;
 
 /// How often an owner looks whether the lease is still its own.
@@ -41,7 +44,7 @@ const RELEASE_MAX: Duration = Duration::from_secs(3);
 /// A job that is this run's. Renews the lease until it's given back, lost or dropped.
 #[derive(Debug)]
 pub struct Owner {
-    server: Server,
+    target: Target,
     identity: Identity,
     renewal: AbortHandle,
     lost: watch::Receiver<Option<Arc<Lease>>>,
@@ -54,12 +57,13 @@ impl Owner {
     /// don't take it from each other in turns.
     /// # Errors
     /// `Owned` when another has it; when the target can't be reached or refuses.
-    pub async fn acquire(server: &Server, identity: &Identity, takeover: &mut bool) -> Result<Owner, Error> {
-        let mut conn = connect::named(server, identity, "lease").await?;
-        let former = take(server, &mut conn, identity, *takeover).await?;
+    pub async fn acquire(target: &Target, identity: &Identity, takeover: &mut bool) -> Result<Owner, Error> {
+        let mut reach = Reach::open(target, identity).await?;
+        let mut desk = reach.desk();
+        let former = take(&mut desk, identity, *takeover).await?;
         if let Some(former) = former.filter(|lease| lease.token != identity.token()) {
             tracing::warn!(
-                target = conn.address(),
+                target = desk.conn.address(),
                 job = identity.job,
                 host = former.host,
                 pid = former.pid,
@@ -69,13 +73,13 @@ impl Owner {
         }
         failpoint!("lease-taken");
         *takeover = false;
-        connect::kill_others(server, &mut conn, identity).await?;
-        check(server, &mut conn, identity).await?;
-        renew(&mut conn, identity).await?;
+        desk.kill_others(identity).await?;
+        look_at(&mut desk, identity).await?;
+        renew(desk.conn, identity).await?;
         let (lost_to, lost) = watch::channel(None);
-        let renewal = keep(server.clone(), identity.clone(), conn, lost_to);
+        let renewal = keep(target.clone(), identity.clone(), (reach.server, reach.conn), lost_to);
         Ok(Owner {
-            server: server.clone(),
+            target: target.clone(),
             identity: identity.clone(),
             renewal: tokio::spawn(renewal).abort_handle(),
             lost,
@@ -106,8 +110,8 @@ impl Owner {
         if self.lost.borrow().is_some() {
             return;
         }
-        let target = self.server.address.to_string();
-        match timeout(RELEASE_MAX, give_back(&self.server, &self.identity)).await {
+        let target = self.target.to_string();
+        match timeout(RELEASE_MAX, give_back(&self.target, &self.identity)).await {
             Ok(Ok(())) => tracing::debug!(target, "the lease is given back"),
             Ok(Err(error)) => {
                 tracing::warn!(target, error = %error, "the lease is left to run out")
@@ -123,6 +127,61 @@ impl Drop for Owner {
     }
 }
 
+/// The connection to the server that has the lease, and those to the other primaries of a cluster: who is connected
+/// there counts too, and is killed there too.
+struct Reach {
+    server: Locator,
+    conn: Conn,
+    others: Vec<(Locator, Conn)>,
+}
+
+/// The same, lent.
+struct Desk<'a> {
+    server: &'a Locator,
+    conn: &'a mut Conn,
+    others: &'a mut [(Locator, Conn)],
+}
+
+impl Reach {
+    async fn open(target: &Target, id: &Identity) -> Result<Reach, Error> {
+        let Node { id: holder, server, .. } = target.holder(&id.lease_key()).await?;
+        let conn = connect::named(&server, id, "lease").await?;
+        let mut others = Vec::new();
+        for node in target.nodes().await?.into_iter().filter(|node| node.id != holder) {
+            let conn = connect::named(&node.server, id, "side").await?;
+            others.push((node.server, conn));
+        }
+        Ok(Reach { server, conn, others })
+    }
+
+    fn desk(&mut self) -> Desk<'_> {
+        Desk { server: &self.server, conn: &mut self.conn, others: &mut self.others }
+    }
+}
+
+impl Desk<'_> {
+    /// The tokens of other runs that are connected anywhere; `None` where that can't be told.
+    async fn other_runs(&mut self, id: &Identity) -> Result<Option<HashSet<String>>, Error> {
+        let mut all = connect::other_runs(self.server, self.conn, id).await?;
+        for (server, conn) in self.others.iter_mut() {
+            let more = connect::other_runs(server, conn, id).await?;
+            all = all.zip(more).map(|(mut all, more)| {
+                all.extend(more);
+                all
+            });
+        }
+        Ok(all)
+    }
+
+    async fn kill_others(&mut self, id: &Identity) -> Result<(), Error> {
+        connect::kill_others(self.server, self.conn, id).await?;
+        for (server, conn) in self.others.iter_mut() {
+            connect::kill_others(server, conn, id).await?;
+        }
+        Ok(())
+    }
+}
+
 /// Looks at the lease behind a new connection's name: whoever was killed by a new owner finds that owner here.
 ///
 /// A lease that is gone (it ran out while this process was frozen, or was wiped) is taken again, unless somebody else
@@ -130,40 +189,62 @@ impl Drop for Owner {
 /// over, may know an owner before this one.
 /// # Errors
 /// `OwnerLost` when another has it; when the target can't be reached or refuses.
-pub async fn check(server: &Server, conn: &mut Conn, id: &Identity) -> Result<(), Error> {
+pub async fn check(server: &Locator, conn: &mut Conn, id: &Identity) -> Result<(), Error> {
+    look_at(&mut Desk { server, conn, others: &mut [] }, id).await
+}
+
+/// The same for connections to nodes of a cluster, which are named by then: the lease is at the node of its slot.
+///
+/// # Errors
+/// `OwnerLost` when another has it; when the target can't be reached or refuses.
+pub async fn check_in(target: &Target, id: &Identity) -> Result<(), Error> {
+    look_at(&mut Reach::open(target, id).await?.desk(), id).await
+}
+
+async fn look_at(desk: &mut Desk<'_>, id: &Identity) -> Result<(), Error> {
     let (key, mine) = (id.lease_key(), id.me.encode());
     let px = LEASE_MS.to_string();
     for _ in 0..CHECKS_MAX {
-        if let Some(lease) = conn.ask(&[&b"GET"[..], &key]).await?.bytes().map(Lease::parse) {
-            return if lease.token == id.token() { Ok(()) } else { take_back(server, conn, id).await };
+        match desk.conn.call(&[&b"GET"[..], &key]).await? {
+            Reply::Null => {}
+            // Its slot moves, and it's at the other node, or gone: until that is over nobody can take it.
+            Reply::Error(words) if words.starts_with("ASK ") || words.starts_with("TRYAGAIN") => {
+                tracing::warn!(target = desk.conn.address(), error = words, "the lease's slot is on the move");
+                return Ok(());
+            }
+            Reply::Error(words) => return Err(super::refused(desk.conn, b"GET", words)),
+            lease => {
+                let lease = Lease::parse(lease.bytes().unwrap_or_default());
+                return if lease.token == id.token() { Ok(()) } else { take_back(desk, id).await };
+            }
         }
         let set = [&b"SET"[..], &key, mine.as_bytes(), b"NX", b"PX", px.as_bytes()];
-        match conn.call(&set).await? {
+        match desk.conn.call(&set).await? {
             Reply::Null => {}
             // Nobody can take it now, and what excludes others is the killing.
             Reply::Error(words) if refusal(&words) != Refusal::ForGood => {
-                tracing::warn!(target = conn.address(), error = words, "the lease is gone and can't be written");
+                tracing::warn!(target = desk.conn.address(), error = words, "the lease is gone and can't be written");
                 return Ok(());
             }
-            Reply::Error(words) => return Err(conn.refused(b"SET", words).into()),
+            Reply::Error(words) => return Err(desk.conn.refused(b"SET", words).into()),
             _ => {
-                tracing::info!(target = conn.address(), job = id.job, "the lease was gone: taken again");
+                tracing::info!(target = desk.conn.address(), job = id.job, "the lease was gone: taken again");
                 return Ok(());
             }
         }
     }
-    Err(Error::OutOfStep { address: conn.address().to_owned() })
+    Err(Error::OutOfStep { address: desk.conn.address().to_owned() })
 }
 
 /// Takes the lease from a holder that doesn't live, as a starter would, and kills what is left of it.
-async fn take_back(server: &Server, conn: &mut Conn, id: &Identity) -> Result<(), Error> {
-    let former = match take(server, conn, id, false).await {
+async fn take_back(desk: &mut Desk<'_>, id: &Identity) -> Result<(), Error> {
+    let former = match take(desk, id, false).await {
         Err(Error::Owned { by, .. }) => return Err(owner_lost(id, &by)),
         former => former?,
     };
     if let Some(former) = former {
         tracing::warn!(
-            target = conn.address(),
+            target = desk.conn.address(),
             job = id.job,
             host = former.host,
             pid = former.pid,
@@ -171,7 +252,7 @@ async fn take_back(server: &Server, conn: &mut Conn, id: &Identity) -> Result<()
         );
     }
     failpoint!("lease-taken-back");
-    connect::kill_others(server, conn, id).await
+    desk.kill_others(id).await
 }
 
 /// The commands that empty a target and leave the lease there, all in one transaction.
@@ -179,22 +260,23 @@ async fn take_back(server: &Server, conn: &mut Conn, id: &Identity) -> Result<()
 /// # Errors
 /// When the target can't be reached or refuses.
 pub async fn flush(conn: &mut Conn, id: &Identity, flush: &[&[u8]]) -> Result<(), Error> {
-    conn.ask(&[b"MULTI"]).await?;
-    conn.ask(flush).await?;
-    conn.ask(&set_lease(id)).await?;
-    conn.ask(&[b"EXEC"]).await?;
+    super::ask(conn, &[b"MULTI"]).await?;
+    super::ask(conn, flush).await?;
+    super::ask(conn, &set_lease(id)).await?;
+    super::ask(conn, &[b"EXEC"]).await?;
     Ok(())
 }
 
 /// Writes the lease once it may be taken; returns the one that was there.
-async fn take(server: &Server, conn: &mut Conn, id: &Identity, takeover: bool) -> Result<Option<Lease>, Error> {
+async fn take(desk: &mut Desk<'_>, id: &Identity, takeover: bool) -> Result<Option<Lease>, Error> {
     let key = id.lease_key();
     let mut since = Instant::now();
     let mut before = None;
     for _ in 0..DECISIONS_MAX {
-        let others = connect::other_runs(server, conn, id).await?;
-        conn.ask(&[&b"WATCH"[..], &key]).await?;
-        let lease = conn.ask(&[&b"GET"[..], &key]).await?.bytes().map(Lease::parse);
+        let others = desk.other_runs(id).await?;
+        let conn = &mut *desk.conn;
+        super::ask(conn, &[&b"WATCH"[..], &key]).await?;
+        let lease = super::ask(conn, &[&b"GET"[..], &key]).await?.bytes().map(Lease::parse);
         let connected = match (&others, &lease) {
             // Who is connected can't be told.
             (None, _) => true,
@@ -213,23 +295,23 @@ async fn take(server: &Server, conn: &mut Conn, id: &Identity, takeover: bool) -
                     return Ok(lease);
                 }
             }
-            (Verdict::Refuse, Some(lease)) => return Err(owned(server, id, lease)),
+            (Verdict::Refuse, Some(lease)) => return Err(owned(desk.server, id, lease)),
             (Verdict::Refuse | Verdict::Wait, _) => {
-                conn.ask(&[b"UNWATCH"]).await?;
+                super::ask(conn, &[b"UNWATCH"]).await?;
                 sleep(DECIDE_INTERVAL).await;
             }
         }
     }
-    Err(Error::OutOfStep { address: server.address.to_string() })
+    Err(Error::OutOfStep { address: desk.server.to_string() })
 }
 
 /// Writes the lease, unless it has changed since it was watched; returns whether it did.
 async fn write(conn: &mut Conn, id: &Identity) -> Result<bool, Error> {
-    conn.ask(&[b"MULTI"]).await?;
+    super::ask(conn, &[b"MULTI"]).await?;
     if let Reply::Error(words) = conn.call(&set_lease(id)).await? {
         return Err(super::refused(conn, b"SET", words));
     }
-    Ok(conn.ask(&[b"EXEC"]).await? != Reply::Null)
+    Ok(super::ask(conn, &[b"EXEC"]).await? != Reply::Null)
 }
 
 fn set_lease(id: &Identity) -> [Vec<u8>; 5] {
@@ -241,12 +323,12 @@ fn set_lease(id: &Identity) -> [Vec<u8>; 5] {
 ///
 /// For a lease that was just looked at. If another took it in between, that one stands longer, which does no harm.
 async fn renew(conn: &mut Conn, id: &Identity) -> Result<(), Error> {
-    conn.ask(&[&b"PEXPIRE"[..], &id.lease_key(), LEASE_MS.to_string().as_bytes()]).await?;
+    super::ask(conn, &[&b"PEXPIRE"[..], &id.lease_key(), LEASE_MS.to_string().as_bytes()]).await?;
     Ok(())
 }
 
 /// Renews the lease for ever, whatever becomes of the connection; ends when another has it, and says so.
-async fn keep(server: Server, id: Identity, conn: Conn, lost: watch::Sender<Option<Arc<Lease>>>) {
+async fn keep(target: Target, id: Identity, conn: (Locator, Conn), lost: watch::Sender<Option<Arc<Lease>>>) {
     let mut conn = Some(conn);
     let mut looks = interval(LOOK_INTERVAL);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -255,7 +337,7 @@ async fn keep(server: Server, id: Identity, conn: Conn, lost: watch::Sender<Opti
         looks.tick().await;
         count = count.wrapping_add(1);
         let due = count.is_multiple_of(LOOKS_PER_RENEWAL);
-        let error = match timeout(LOOK_MAX, look(&server, &id, &mut conn, due)).await {
+        let error = match timeout(LOOK_MAX, look(&target, &id, &mut conn, due)).await {
             Ok(Ok(())) => {
                 failing = false;
                 continue;
@@ -270,42 +352,55 @@ async fn keep(server: Server, id: Identity, conn: Conn, lost: watch::Sender<Opti
         conn = None;
         // The lanes say, and decide, what an unreachable target means.
         if !failing {
-            tracing::warn!(target = %server.address, error, "the lease can't be renewed: trying on");
+            tracing::warn!(target = %target, error, "the lease can't be renewed: trying on");
         }
         failing = true;
     }
 }
 
-async fn look(server: &Server, id: &Identity, conn: &mut Option<Conn>, due: bool) -> Result<(), Error> {
+async fn look(target: &Target, id: &Identity, conn: &mut Option<(Locator, Conn)>, due: bool) -> Result<(), Error> {
     let due = due || conn.is_none();
     if conn.is_none() {
-        *conn = Some(connect::named(server, id, "lease").await?);
+        let server = target.holder(&id.lease_key()).await?.server;
+        let opened = connect::named(&server, id, "lease").await?;
+        *conn = Some((server, opened));
     }
-    let Some(conn) = conn else { return Ok(()) };
-    check(server, conn, id).await?;
+    let Some((server, conn)) = conn else { return Ok(()) };
+    match target {
+        Target::Standalone(_) => check(server, conn, id).await?,
+        // As a rule it is, and then the other nodes needn't be asked.
+        Target::Cluster(_) if holds(conn, id).await? => {}
+        Target::Cluster(_) => check_in(target, id).await?,
+    }
     if due {
         renew(conn, id).await?;
     }
     Ok(())
 }
 
+/// Whether the lease is this run's.
+async fn holds(conn: &mut Conn, id: &Identity) -> Result<bool, Error> {
+    let lease = super::ask(conn, &[&b"GET"[..], &id.lease_key()]).await?;
+    Ok(lease.bytes().map(Lease::parse).is_some_and(|lease| lease.token == id.token()))
+}
+
 /// Deletes the lease if it's this run's.
-async fn give_back(server: &Server, id: &Identity) -> Result<(), Error> {
-    let mut conn = connect::named(server, id, "lease").await?;
+async fn give_back(target: &Target, id: &Identity) -> Result<(), Error> {
     let key = id.lease_key();
-    conn.ask(&[&b"WATCH"[..], &key]).await?;
-    let lease = conn.ask(&[&b"GET"[..], &key]).await?;
-    if lease.bytes().map(Lease::parse).is_some_and(|lease| lease.token == id.token()) {
-        conn.ask(&[b"MULTI"]).await?;
-        conn.ask(&[&b"DEL"[..], &key]).await?;
-        conn.ask(&[b"EXEC"]).await?;
+    let server = target.holder(&key).await?.server;
+    let mut conn = connect::named(&server, id, "lease").await?;
+    super::ask(&mut conn, &[&b"WATCH"[..], &key]).await?;
+    if holds(&mut conn, id).await? {
+        super::ask(&mut conn, &[b"MULTI"]).await?;
+        super::ask(&mut conn, &[&b"DEL"[..], &key]).await?;
+        super::ask(&mut conn, &[b"EXEC"]).await?;
         failpoint!("lease-given-back");
     }
     Ok(())
 }
 
-fn owned(server: &Server, id: &Identity, lease: Lease) -> Error {
-    Error::Owned { address: server.address.to_string(), job: id.job.clone(), by: Arc::new(lease) }
+fn owned(server: &Locator, id: &Identity, lease: Lease) -> Error {
+    Error::Owned { address: server.to_string(), job: id.job.clone(), by: Arc::new(lease) }
 }
 
 fn owner_lost(id: &Identity, by: &Lease) -> Error {

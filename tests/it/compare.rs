@@ -73,13 +73,24 @@ impl Rules<'_> {
     }
 }
 
-/// Reads everything of a server.
-pub fn snapshot(server: &Server) -> Snapshot {
-    snapshot_where(server, &|_, _| true)
+/// What can be read back: a server, or a cluster.
+pub trait Holds {
+    /// Reads what `keep` lets pass.
+    fn snapshot_where(&self, keep: &dyn Fn(u32, &[u8]) -> bool) -> Snapshot;
 }
 
-/// Reads what `keep` lets pass.
-pub fn snapshot_where(server: &Server, keep: &dyn Fn(u32, &[u8]) -> bool) -> Snapshot {
+impl Holds for Server {
+    fn snapshot_where(&self, keep: &dyn Fn(u32, &[u8]) -> bool) -> Snapshot {
+        read_server(self, keep)
+    }
+}
+
+/// Reads everything of a server or a cluster.
+pub fn snapshot(from: &impl Holds) -> Snapshot {
+    from.snapshot_where(&|_, _| true)
+}
+
+fn read_server(server: &Server, keep: &dyn Fn(u32, &[u8]) -> bool) -> Snapshot {
     let mut client = server.client();
     let field_expiry = client.knows("HPEXPIRETIME");
     let absolute = client.knows("PEXPIRETIME");
@@ -88,7 +99,7 @@ pub fn snapshot_where(server: &Server, keep: &dyn Fn(u32, &[u8]) -> bool) -> Sna
         client.select(db);
         let mut keys = scan(&mut client);
         keys.retain(|k| !is_own_record(k) && keep(db, k));
-        for part in keys.chunks(500) {
+        for part in keys.chunks(400) {
             for (key, entry) in read_part(&mut client, part, absolute, field_expiry) {
                 all.insert((db, key), entry);
             }
@@ -132,10 +143,13 @@ pub fn scan(client: &mut Client) -> Vec<Vec<u8>> {
 
 fn read_part(client: &mut Client, keys: &[Vec<u8>], absolute: bool, field_expiry: bool) -> Vec<(Vec<u8>, Entry)> {
     let expiry = if absolute { "PEXPIRETIME" } else { "PTTL" };
-    let asks: Vec<Cmd> = keys.iter().flat_map(|k| [cmd!["TYPE", k], cmd![expiry, k]]).collect();
-    let now_ms = now_ms();
-    let heads: Vec<(String, i64)> = client
-        .pipe(&asks)
+    // The server's own clock, behind nothing that could take time.
+    let clock = [cmd!["TIME"]];
+    let asks: Vec<Cmd> =
+        clock.into_iter().chain(keys.iter().flat_map(|k| [cmd!["TYPE", k], cmd![expiry, k]])).collect();
+    let replies = client.pipe(&asks);
+    let now_ms = replies.first().map_or(0, |time| time.list()[0].int() * 1000 + time.list()[1].int() / 1000);
+    let heads: Vec<(String, i64)> = replies[1..]
         .chunks_exact(2)
         .map(|pair| match pair {
             [kind, at] if absolute || at.int() < 0 => (kind.text(), at.int()),
@@ -332,11 +346,11 @@ fn cut(text: &str) -> String {
     text.chars().take(300).collect()
 }
 
-/// Waits until both servers hold the same, with the first differences as the reason if they never do.
-pub fn until_same(source: &Server, target: &Server, limit: Duration, what: &str, rules: &Rules) {
+/// Waits until both hold the same, with the first differences as the reason if they never do.
+pub fn until_same(source: &impl Holds, target: &impl Holds, limit: Duration, what: &str, rules: &Rules) {
     let started = Instant::now();
     loop {
-        let want = snapshot_where(source, rules.in_scope);
+        let want = source.snapshot_where(rules.in_scope);
         let lines = differences(&want, &snapshot(target), rules);
         if lines.is_empty() {
             return;
@@ -346,8 +360,8 @@ pub fn until_same(source: &Server, target: &Server, limit: Duration, what: &str,
     }
 }
 
-/// Fails unless both servers, which nothing is written to, hold the same.
-pub fn must_be_same(source: &Server, target: &Server, what: &str, rules: &Rules) {
+/// Fails unless both, which nothing is written to, hold the same.
+pub fn must_be_same(source: &impl Holds, target: &impl Holds, what: &str, rules: &Rules) {
     // They are read one after the other: what expires between both is seen again.
     until_same(source, target, Duration::from_secs(3), what, rules);
 }

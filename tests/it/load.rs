@@ -405,7 +405,7 @@ fn across_databases(rng: &mut Rng, mix: &Mix) -> Vec<Cmd> {
 }
 
 /// Replies that a random load brings about by itself.
-const EXPECTED_ERRORS: &[&str] = &[
+pub const EXPECTED_ERRORS: &[&str] = &[
     "ERR no such key",
     "ERR index out of range",
     "ERR source and destination objects are the same",

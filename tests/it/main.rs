@@ -4,6 +4,7 @@
 
 #[macro_use]
 mod client;
+mod cluster;
 mod compare;
 mod line;
 mod load;
@@ -13,6 +14,8 @@ mod tls;
 mod tool;
 mod wait;
 
+mod acl;
+mod cluster_target;
 mod copy;
 mod ends;
 mod failpoints;
@@ -24,5 +27,8 @@ mod mistakes;
 mod owner;
 mod resume;
 mod rules;
+mod sentinel;
 mod settle;
+mod shards;
+mod topology;
 mod torture;

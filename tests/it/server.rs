@@ -33,7 +33,8 @@ impl Server {
         Server::with(name, FAST)
     }
 
-    /// The same with config lines of its own; `{port2}` and `{dir}` in them are filled in.
+    /// The same with config lines of its own; `{port2}` and `{dir}` in them are filled in. One with a line that begins
+    /// with `sentinel` is a sentinel.
     pub fn with(name: &str, config: &[&str]) -> Server {
         let config: Vec<String> = config.iter().map(|line| line.to_string()).collect();
         let mut dir = tempfile::Builder::new().prefix("keyferry-it-").tempdir().expect("a temporary folder");
@@ -246,8 +247,10 @@ fn spawn(name: &str, port: u16, port2: u16, dir: &Path, config: &[String]) -> Ch
     let path = dir.join("server.conf");
     std::fs::write(&path, text).expect("the server's config is written");
     let log = File::options().create(true).append(true).open(dir.join("log")).expect("the server's log opens");
+    let is_sentinel = config.iter().any(|line| line.starts_with("sentinel "));
     Command::new(binary(name, "redis-server"))
         .arg(&path)
+        .args(is_sentinel.then_some("--sentinel"))
         .stdin(Stdio::null())
         .stdout(log.try_clone().expect("a second handle of the log"))
         .stderr(log)

@@ -10,9 +10,12 @@ use crate::wait::{HALF_MINUTE, MINUTE};
 use keyferry::net::Side;
 use keyferry::net::conn;
 use keyferry::net::endpoint::HostPort;
+use keyferry::net::locate::Locator;
 use keyferry::target;
 use keyferry::target::connect::Identity;
+use keyferry::target::nodes::Target;
 use keyferry::target::settle::{Plan, Settled, Unsettled, settle, unsettle};
+use std::collections::BTreeMap;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
@@ -23,7 +26,7 @@ static IDENTITY: OnceLock<Identity> = OnceLock::new();
 
 /// What keyferry's own code is called with, as a job would.
 struct Job {
-    server: conn::Server,
+    target: Target,
     identity: Identity,
     in_scope: fn(u32, &[u8]) -> bool,
     bytes_max: usize,
@@ -36,8 +39,9 @@ impl Job {
             client.call(&cmd!["DEL", "keyferry:j:owner"]);
         }
         let address = HostPort { host: "127.0.0.1".into(), port };
+        let server = conn::Server { side: Side::Target, address, user: None, password: None, tls: None };
         Job {
-            server: conn::Server { side: Side::Target, address, user: None, password: None, tls: None },
+            target: Target::Standalone(Locator::fixed(server, BTreeMap::new())),
             identity: IDENTITY.get_or_init(|| Identity::new("j", false)).clone(),
             in_scope: |_, key| !key.starts_with(b"foreign"),
             bytes_max: 64 << 20,
@@ -46,7 +50,7 @@ impl Job {
 
     fn plan(&self) -> Plan<'_> {
         Plan {
-            server: &self.server,
+            target: &self.target,
             identity: &self.identity,
             late_ms: GRACE_MS,
             sources_of: &|db| vec![db],

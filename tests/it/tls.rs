@@ -55,17 +55,30 @@ impl Certificates {
 
     /// A server that also speaks TLS, on `port2`, with the certificate `cert` (`server`, `elsewhere`).
     pub fn server(&self, name: &str, cert: &str, asks_client: bool) -> Server {
+        let lines = self.lines(cert, asks_client);
+        let mut config: Vec<&str> = FAST.to_vec();
+        config.extend(lines.iter().map(String::as_str));
+        Server::with(name, &config)
+    }
+
+    /// A sentinel that speaks TLS as well, with others over TLS only.
+    pub fn sentinel(&self, name: &str, monitor: &str) -> Server {
+        let lines = self.lines("server", false);
+        let mut config = vec![monitor, "tls-replication yes"];
+        config.extend(lines.iter().map(String::as_str));
+        Server::with(name, &config)
+    }
+
+    /// The config lines of such a server.
+    pub fn lines(&self, cert: &str, asks_client: bool) -> Vec<String> {
         let auth = if asks_client { "yes" } else { "no" };
-        let lines = [
+        vec![
             "tls-port {port2}".to_string(),
             format!("tls-cert-file {}", self.text(&format!("{cert}.crt"))),
             format!("tls-key-file {}", self.text(&format!("{cert}.key"))),
             format!("tls-ca-cert-file {}", self.text("ca.crt")),
             format!("tls-auth-clients {auth}"),
-        ];
-        let mut config: Vec<&str> = FAST.to_vec();
-        config.extend(lines.iter().map(String::as_str));
-        Server::with(name, &config)
+        ]
     }
 }
 

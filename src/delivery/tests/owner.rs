@@ -36,7 +36,7 @@ pub struct Owner {
 
 impl Owner {
     pub fn copying(id: u64, source: &Source, rules: Rules, generation: u64) -> Self {
-        let job = JobState { replid: None, generation, lanes: source.lanes, late_ms: 0, scope: 0 };
+        let job = JobState { shard: 0, replid: None, generation, lanes: source.lanes, late_ms: 0, scope: 0 };
         let mut machine = Standalone::new(JOB, job);
         machine.rules = rules;
         let router = Router::new(source.lanes);

@@ -223,7 +223,10 @@ impl Source {
     pub fn task(&mut self, commands: &[&str]) -> &mut Self {
         let split = |c: &&str| (0, args(&c.split(' ').collect::<Vec<_>>()));
         let commands = commands.iter().map(split).collect();
-        self.unit(0, vec![(LaneSet::all(self.lanes), commands, Some(Task::RemoveScope { databases: None }))]);
+        self.unit(
+            0,
+            vec![(LaneSet::all(self.lanes), commands, Some(Task::RemoveScope { databases: None, slots: None }))],
+        );
         self
     }
 
@@ -300,7 +303,7 @@ impl Source {
         }
         if leftovers {
             let mut unit = UnitBuilder::default();
-            let task = Task::RemoveLeftovers { copied: std::sync::Arc::default() };
+            let task = Task::RemoveLeftovers { copied: std::sync::Arc::default(), slots: None };
             unit.task(task, router.all_lanes());
             router.unit(&mut unit, 0, ReplOffset(0));
         }

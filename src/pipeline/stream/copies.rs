@@ -1,6 +1,8 @@
 //! Keys that are copied from the source, since the stream alone can't tell what they hold: their guards, and the units
 //! that are made into copies.
 
+use std::collections::BTreeMap;
+
 use super::{COPY_KEYS_MAX, COPY_KEYS_OF_UNIT_MAX, Command, Stream};
 use crate::args::{Args, OwnedArgs};
 use crate::commands::{self, CopyKey, Databases, KeyAt, SmallKeys};
@@ -12,6 +14,7 @@ use crate::pipeline::copy_keys::{CopyError, Guard};
 use crate::pipeline::decode::{Error, key_hash, type_of};
 use crate::pipeline::value::Attributes;
 use crate::rdb;
+use crate::slot::Slot;
 use crate::source::side::Found;
 
 impl Stream<'_> {
@@ -25,7 +28,7 @@ impl Stream<'_> {
         failpoint!("guards-dropped");
         self.guards_stored = false;
         for lane in self.parts.router.all_lanes().iter() {
-            let del = OwnedArgs::new(&[&b"DEL"[..], &guard::hash_key(&self.parts.job, lane)]);
+            let del = OwnedArgs::new(&[&b"DEL"[..], &guard::hash_key(&self.parts.records, lane)]);
             let (offset, db) = self.whole;
             self.parts.router.single(lane, 0, db, offset, del.args().raw());
         }
@@ -152,12 +155,24 @@ impl Stream<'_> {
         if wanted.is_empty() {
             return Ok(());
         }
-        let (found, offset) = self.parts.copy_keys.read(&wanted)?;
-        for ((db, key), found) in wanted.iter().zip(&found) {
-            self.put(*db, key, found)?;
-            self.store_guard(*db, key, offset);
+        for together in self.askable(wanted) {
+            let (found, offset) = self.parts.copy_keys.read(&together)?;
+            for ((db, key), found) in together.iter().zip(&found) {
+                self.put(*db, key, found)?;
+                self.store_guard(*db, key, offset);
+            }
         }
         Ok(())
+    }
+
+    /// The keys that can be asked for in one transaction: with a cluster those of one slot.
+    fn askable(&self, keys: Vec<(u32, Vec<u8>)>) -> Vec<Vec<(u32, Vec<u8>)>> {
+        if self.parts.slots.is_none() {
+            return vec![keys];
+        }
+        let mut slots: BTreeMap<Slot, Vec<(u32, Vec<u8>)>> = BTreeMap::new();
+        keys.into_iter().for_each(|(db, key)| slots.entry(Slot::of(&key)).or_default().push((db, key)));
+        slots.into_values().collect()
     }
 
     /// Adds the record "this key stands at that offset", which a later process finds.
@@ -202,7 +217,8 @@ impl Stream<'_> {
         // What the transaction did before is gone with the flush, but for what lies elsewhere.
         self.unit.clear();
         let elsewhere: Vec<CopyKey> = self.written.drain(..).filter(|key| !flushed(key.db)).collect();
-        self.unit.task(Task::RemoveScope { databases: targets.clone() }, self.parts.router.all_lanes());
+        let slots = self.parts.slots_now();
+        self.unit.task(Task::RemoveScope { databases: targets.clone(), slots }, self.parts.router.all_lanes());
         forgotten.iter().for_each(|guards| self.remove_guards(guards));
         self.copy(&elsewhere)?;
         // A target database that others flow into as well has lost their keys too.
@@ -231,7 +247,8 @@ impl Stream<'_> {
         self.unit.clear();
         let elsewhere: Vec<CopyKey> = self.written.drain(..).filter(|key| !sides.contains(&key.db)).collect();
         let all = self.parts.router.all_lanes();
-        self.unit.task(Task::RemoveScope { databases: Some(targets.clone()) }, all);
+        let slots = self.parts.slots_now();
+        self.unit.task(Task::RemoveScope { databases: Some(targets.clone()), slots }, all);
         for db in &sides {
             let forgotten = self.parts.copy_keys.forget(Some(*db));
             self.remove_guards(&forgotten);

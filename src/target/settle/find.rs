@@ -1,12 +1,13 @@
 //! Finding what expires in a target, and when.
 
-use super::items::{Item, Items, Place};
+use super::items::{Item, Items};
 use super::{Error, Plan};
 use crate::delivery::record;
 use crate::net::conn::Conn;
 use crate::net::info::Info;
 use crate::resp::encode;
 use crate::resp::reply::Reply;
+use crate::slot::{Slot, Slots};
 
 /// Names listed by one SCAN or HSCAN, about.
 const SCAN_COUNT: &[u8] = b"1000";
@@ -15,18 +16,36 @@ const HASHES_MAX: usize = 50;
 /// Keys whose time left is asked between two looks at the server's clock.
 const KEYS_A_CLOCK: usize = 100;
 
+/// What is looked through: the keys of these slots that are in scope.
+pub struct Search<'a> {
+    pub plan: &'a Plan<'a>,
+    /// `None`: of all.
+    pub slots: Option<&'a Slots>,
+}
+
+impl Search<'_> {
+    fn takes(&self, db: u32, key: &[u8]) -> bool {
+        let owned = self.slots.is_none_or(|slots| slots.contains(Slot::of(key)));
+        owned && !record::is_own_key(key) && (self.plan.in_scope)(db, key)
+    }
+}
+
 /// Adds everything in scope that expires and that `items` wants.
-pub async fn find(plan: &Plan<'_>, conn: &mut Conn, items: &mut Items) -> Result<(), Error> {
+pub async fn find(search: &Search<'_>, conn: &mut Conn, items: &mut Items) -> Result<(), Error> {
     let info = Info::parse(conn.ask(&[b"INFO"]).await?.bytes().unwrap_or_default());
     // PEXPIRETIME is of Redis 7.0, and so of every Valkey.
-    let tells_time = info.is_valkey() || info.version() >= (7, 0, 0);
+    let times = match search.slots {
+        _ if info.is_valkey() || info.version() >= (7, 0, 0) => Times::Told,
+        None => Times::ByClock,
+        Some(_) => Times::ByClockInSlot,
+    };
     for (db, _) in info.keyspace() {
         conn.ask(&[b"SELECT", db.to_string().as_bytes()]).await?;
         if info.expires(db) > 0 {
-            keys(plan, conn, db, tells_time, items).await?;
+            keys(search, conn, db, times, items).await?;
         }
         if info.expiring_hashes(db) > 0 {
-            hashes(plan, conn, db, items).await?;
+            hashes(search, conn, db, items).await?;
         }
     }
     Ok(())
@@ -35,27 +54,28 @@ pub async fn find(plan: &Plan<'_>, conn: &mut Conn, items: &mut Items) -> Result
 /// Adds the keys of the selected database that expire.
 ///
 /// The times of one page are asked behind the SCAN for the next: the server needn't wait for us.
-async fn keys(plan: &Plan<'_>, conn: &mut Conn, db: u32, tells_time: bool, items: &mut Items) -> Result<(), Error> {
+async fn keys(search: &Search<'_>, conn: &mut Conn, db: u32, times: Times, items: &mut Items) -> Result<(), Error> {
     let mut out = Vec::new();
     let mut asked: Vec<Vec<u8>> = Vec::new();
     scan(&mut out, b"0", None);
     conn.send(&out).await?;
     loop {
         let (cursor, mut page) = read_page(conn).await?;
-        page.retain(|key| {
-            !record::is_own_key(key) && items.wants(Place::of(db, key, None)) && (plan.in_scope)(db, key)
-        });
+        page.retain(|key| items.wants(db, key, None) && search.takes(db, key));
+        if times == Times::ByClockInSlot {
+            page.sort_by_cached_key(|key| Slot::of(key));
+        }
         out.clear();
         let more = cursor != b"0";
         if more {
             scan(&mut out, &cursor, None);
         }
-        ask_times(&mut out, &page, tells_time);
+        ask_times(&mut out, &page, times);
         conn.send(&out).await?;
         let before = std::mem::replace(&mut asked, page);
-        read_times(conn, db, &before, tells_time, items).await?;
+        read_times(conn, db, &before, times, items).await?;
         if !more {
-            return read_times(conn, db, &asked, tells_time, items).await;
+            return read_times(conn, db, &asked, times, items).await;
         }
     }
 }
@@ -89,58 +109,66 @@ fn bulk(reply: Reply) -> Option<Vec<u8>> {
 /// The next reply, an error as an error.
 async fn answer(conn: &mut Conn, command: &[u8]) -> Result<Reply, Error> {
     match conn.reply().await? {
-        Reply::Error(words) => Err(conn.refused(command, words).into()),
+        Reply::Error(words) => Err(crate::target::refused(conn, command, words)),
         reply => Ok(reply),
     }
 }
 
-/// Older servers tell how long a key has left; with their clock in the same transaction that is exact to 1 ms.
-fn ask_times(out: &mut Vec<u8>, keys: &[Vec<u8>], tells_time: bool) {
-    if keys.is_empty() {
-        return;
+/// How it's found out when a key expires.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Times {
+    Told,
+    /// Older servers tell how long a key has left; with their clock in the same transaction that is exact to 1 ms.
+    ByClock,
+    /// The same on a node of a cluster, where the keys of a transaction are of one slot.
+    ByClockInSlot,
+}
+
+impl Times {
+    /// The keys of each transaction.
+    fn groups(self, keys: &[Vec<u8>]) -> impl Iterator<Item = &[Vec<u8>]> {
+        keys.chunk_by(move |a, b| self != Times::ByClockInSlot || Slot::of(a) == Slot::of(b))
     }
-    if tells_time {
+}
+
+fn ask_times(out: &mut Vec<u8>, keys: &[Vec<u8>], times: Times) {
+    if times == Times::Told {
         keys.iter().for_each(|key| encode::command(out, &[&b"PEXPIRETIME"[..], key]));
         return;
     }
-    encode::command(out, &[b"MULTI"]);
-    for keys in keys.chunks(KEYS_A_CLOCK) {
-        encode::command(out, &[b"TIME"]);
-        keys.iter().for_each(|key| encode::command(out, &[&b"PTTL"[..], key]));
+    for group in times.groups(keys) {
+        encode::command(out, &[b"MULTI"]);
+        for keys in group.chunks(KEYS_A_CLOCK) {
+            encode::command(out, &[b"TIME"]);
+            keys.iter().for_each(|key| encode::command(out, &[&b"PTTL"[..], key]));
+        }
+        encode::command(out, &[b"EXEC"]);
     }
-    encode::command(out, &[b"EXEC"]);
 }
 
-async fn read_times(
-    conn: &mut Conn,
-    db: u32,
-    keys: &[Vec<u8>],
-    tells_time: bool,
-    items: &mut Items,
-) -> Result<(), Error> {
-    if keys.is_empty() {
-        return Ok(());
-    }
-    if tells_time {
+async fn read_times(conn: &mut Conn, db: u32, keys: &[Vec<u8>], times: Times, items: &mut Items) -> Result<(), Error> {
+    if times == Times::Told {
         for key in keys {
             let at_ms = answer(conn, b"PEXPIRETIME").await?.integer();
             push(items, db, key, None, at_ms);
         }
         return Ok(());
     }
-    let clocks = keys.len().div_ceil(KEYS_A_CLOCK);
-    answer(conn, b"MULTI").await?;
-    for _ in 0..keys.len() + clocks {
-        answer(conn, b"PTTL").await?;
-    }
-    let exec = answer(conn, b"EXEC").await?;
-    let mut replies = exec.array().unwrap_or_default().iter();
-    for keys in keys.chunks(KEYS_A_CLOCK) {
-        let now_ms = replies.next().and_then(clock_ms);
-        for key in keys {
-            let left_ms = replies.next().and_then(Reply::integer).filter(|ms| *ms >= 0);
-            let at_ms = left_ms.zip(now_ms).map(|(left_ms, now_ms)| now_ms.saturating_add(left_ms));
-            push(items, db, key, None, at_ms);
+    for group in times.groups(keys) {
+        let clocks = group.len().div_ceil(KEYS_A_CLOCK);
+        answer(conn, b"MULTI").await?;
+        for _ in 0..group.len() + clocks {
+            answer(conn, b"PTTL").await?;
+        }
+        let exec = answer(conn, b"EXEC").await?;
+        let mut replies = exec.array().unwrap_or_default().iter();
+        for keys in group.chunks(KEYS_A_CLOCK) {
+            let now_ms = replies.next().and_then(clock_ms);
+            for key in keys {
+                let left_ms = replies.next().and_then(Reply::integer).filter(|ms| *ms >= 0);
+                let at_ms = left_ms.zip(now_ms).map(|(left_ms, now_ms)| now_ms.saturating_add(left_ms));
+                push(items, db, key, None, at_ms);
+            }
         }
     }
     Ok(())
@@ -160,7 +188,7 @@ fn push(items: &mut Items, db: u32, key: &[u8], field: Option<&[u8]>, at_ms: Opt
 }
 
 /// Adds the fields of the selected database's hashes that expire.
-async fn hashes(plan: &Plan<'_>, conn: &mut Conn, db: u32, items: &mut Items) -> Result<(), Error> {
+async fn hashes(search: &Search<'_>, conn: &mut Conn, db: u32, items: &mut Items) -> Result<(), Error> {
     let mut out = Vec::new();
     let mut cursor = b"0".to_vec();
     loop {
@@ -168,7 +196,7 @@ async fn hashes(plan: &Plan<'_>, conn: &mut Conn, db: u32, items: &mut Items) ->
         scan(&mut out, &cursor, Some(b"hash"));
         conn.send(&out).await?;
         let (next, mut page) = read_page(conn).await?;
-        page.retain(|key| !record::is_own_key(key) && (plan.in_scope)(db, key));
+        page.retain(|key| search.takes(db, key));
         let page = with_times(conn, page).await?;
         for keys in page.chunks(HASHES_MAX) {
             fields(conn, db, keys, items).await?;
@@ -209,7 +237,7 @@ async fn fields(conn: &mut Conn, db: u32, keys: &[Vec<u8>], items: &mut Items) -
         for (key, cursor) in &mut left {
             let (next, mut names) = read_page(conn).await?;
             *cursor = next;
-            names.retain(|field| items.wants(Place::of(db, key, Some(field))));
+            names.retain(|field| items.wants(db, key, Some(field)));
             if !names.is_empty() {
                 pages.push((*key, names));
             }

@@ -2,6 +2,8 @@
 
 use std::ops::RangeInclusive;
 
+use crate::slot::Slot;
+
 /// Which way expiries are moved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Direction {
@@ -21,6 +23,7 @@ impl Place {
     pub const FIRST: Place = Place(0);
     pub const LAST: Place = Place(u64::MAX);
 
+    /// The place by the hash alone.
     pub fn of(db: u32, key: &[u8], field: Option<&[u8]>) -> Place {
         // The key's length parts it from the field.
         let head = db.to_le_bytes().into_iter().chain((key.len() as u64).to_le_bytes());
@@ -31,6 +34,49 @@ impl Place {
         let hash = (hash ^ (hash >> 33)).wrapping_mul(0xff51_afd7_ed55_8ccd);
         let hash = (hash ^ (hash >> 33)).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
         Place(hash ^ (hash >> 33))
+    }
+
+    /// The place in an order in which each slot's items stand together: first the slot, then the hash.
+    pub fn by_slot(db: u32, key: &[u8], field: Option<&[u8]>) -> Place {
+        let slot = u64::from(Slot::of(key).number());
+        Place(slot << HASH_BITS | Place::of(db, key, field).0 >> SLOT_BITS)
+    }
+
+    /// The slot that a place [`Place::by_slot`] belongs to.
+    pub fn slot(self) -> Option<Slot> {
+        u16::try_from(self.0 >> HASH_BITS).ok().and_then(Slot::new)
+    }
+}
+
+/// Bits of a place by slot: the slot's, and those that are left for the hash.
+const SLOT_BITS: u32 = 14;
+const HASH_BITS: u32 = u64::BITS - SLOT_BITS;
+
+/// In which order things stand, and up to where they were settled before.
+#[derive(Debug, Clone)]
+pub enum Upto {
+    /// All by their hashes, with one marker; a pass begins behind it.
+    Whole,
+    /// Slot by slot, with a marker for each: the last place of that slot whose expiries are true.
+    BySlot(Vec<Option<Place>>),
+}
+
+impl Upto {
+    pub fn place(&self, db: u32, key: &[u8], field: Option<&[u8]>) -> Place {
+        match self {
+            Upto::Whole => Place::of(db, key, field),
+            Upto::BySlot(_) => Place::by_slot(db, key, field),
+        }
+    }
+
+    /// Whether what stands at `place` is still to be moved, as far as its slot's marker says.
+    fn is_open(&self, place: Place, direction: Direction) -> bool {
+        let Upto::BySlot(slots) = self else { return true };
+        let upto = place.slot().and_then(|slot| *slots.get(slot.index())?);
+        match direction {
+            Direction::Settle => upto.is_none_or(|upto| place > upto),
+            Direction::Unsettle => upto.is_some_and(|upto| place <= upto),
+        }
     }
 }
 
@@ -50,6 +96,7 @@ pub struct Item<'a> {
 #[derive(Debug)]
 pub struct Items {
     direction: Direction,
+    upto: Upto,
     range: RangeInclusive<Place>,
     bytes_max: usize,
     /// Place, and where in `bytes` the item begins.
@@ -64,24 +111,29 @@ const HEAD_BYTES: usize = 4 + 8 + 4 + 4;
 const INDEX_BYTES: usize = size_of::<(Place, usize)>();
 
 impl Items {
-    pub fn new(direction: Direction, range: RangeInclusive<Place>, bytes_max: usize) -> Self {
-        Items { direction, range, bytes_max, index: Vec::new(), bytes: Vec::new() }
+    pub fn new(direction: Direction, upto: Upto, range: RangeInclusive<Place>, bytes_max: usize) -> Self {
+        Items { direction, upto, range, bytes_max, index: Vec::new(), bytes: Vec::new() }
     }
 
     pub fn range(&self) -> &RangeInclusive<Place> {
         &self.range
     }
 
-    pub fn wants(&self, place: Place) -> bool {
-        self.range.contains(&place)
+    /// Whether a key, or a field of a hash, is one that is to be moved now.
+    pub fn wants(&self, db: u32, key: &[u8], field: Option<&[u8]>) -> bool {
+        self.wants_at(self.upto.place(db, key, field))
+    }
+
+    fn wants_at(&self, place: Place) -> bool {
+        self.range.contains(&place) && self.upto.is_open(place, self.direction)
     }
 
     /// Takes an item of the range; the same again does no harm.
     pub fn push(&mut self, item: &Item<'_>) {
-        let place = Place::of(item.db, item.key, item.field);
+        let place = self.upto.place(item.db, item.key, item.field);
         // No server takes names of 4 GiB.
         let length = |bytes: &[u8]| u32::try_from(bytes.len()).unwrap_or(NO_FIELD - 1);
-        if !self.wants(place) {
+        if !self.wants_at(place) {
             return;
         }
         self.index.push((place, self.bytes.len()));
@@ -197,13 +249,46 @@ mod tests {
     }
 
     #[test]
+    fn place_by_slot_keeps_slots_together_and_never_changes() {
+        for key in ["a", "user:1", "{user:1}:x", ""] {
+            let place = Place::by_slot(0, key.as_bytes(), None);
+            assert_eq!(place.slot(), Some(Slot::of(key.as_bytes())));
+            assert_eq!(place.0 & ((1 << HASH_BITS) - 1), Place::of(0, key.as_bytes(), None).0 >> SLOT_BITS);
+        }
+        assert!(Place::by_slot(0, b"{user:1}:x", None) != Place::by_slot(0, b"user:1", None));
+        assert_eq!((Place::FIRST.slot(), Place::LAST.slot()), (Slot::new(0), Slot::new(16383)));
+    }
+
+    #[test]
+    fn items_of_a_slot_are_wanted_by_its_own_marker() {
+        let (a, b) = (Item { db: 0, key: b"{s}a", field: None, at_ms: 1 }, Item { db: 0, key: b"{s}b", ..ITEM });
+        let other = Item { db: 0, key: b"other", ..ITEM };
+        let place = |item: &Item<'_>| Place::by_slot(item.db, item.key, item.field);
+        let (first, last) = if place(&a) < place(&b) { (a, b) } else { (b, a) };
+        let mut upto = vec![None; 16384];
+        upto[Slot::of(b"{s}").index()] = Some(place(&first));
+        for (direction, wanted) in
+            [(Direction::Settle, vec![last.key, b"other"]), (Direction::Unsettle, vec![first.key])]
+        {
+            let mut items = Items::new(direction, Upto::BySlot(upto.clone()), Place::FIRST..=Place::LAST, 1 << 20);
+            [first, last, other].iter().for_each(|item| items.push(item));
+            items.sort();
+            let mut found: Vec<Vec<u8>> = all(&items).into_iter().map(|(_, key)| key).collect();
+            found.sort();
+            assert_eq!(found, wanted, "{direction:?}");
+        }
+    }
+
+    const ITEM: Item<'static> = Item { db: 0, key: b"", field: None, at_ms: 1 };
+
+    #[test]
     fn passes_within_any_memory_give_everything_once_in_order() {
         for direction in [Direction::Settle, Direction::Unsettle] {
             for bytes_max in [1, 100, 1000, 10_000, usize::MAX] {
                 let keys: Vec<Vec<u8>> = (0..500).map(|n| format!("key:{n}").into_bytes()).collect();
                 let (mut range, mut found, mut passes) = (Place::FIRST..=Place::LAST, Vec::new(), 0);
                 loop {
-                    let mut items = Items::new(direction, range.clone(), bytes_max);
+                    let mut items = Items::new(direction, Upto::Whole, range.clone(), bytes_max);
                     for key in keys.iter().chain(&keys[..100]) {
                         items.push(&Item { db: 3, key, field: None, at_ms: 7 });
                     }

@@ -1,8 +1,9 @@
 //! A target that refuses: for a while, or one command for good.
 
 use super::{following, full_syncs, source, start, two_databases, until_following};
+use crate::client::Cmd;
 use crate::load::Workload;
-use crate::server::{Server, free_port};
+use crate::server::{Paused, Server, free_port};
 use crate::tool::Tool;
 use crate::wait::{HALF_MINUTE, MINUTE, holds_for, until};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -37,6 +38,22 @@ fn refusals_in_a_row_are_waited_for_with_their_reason() {
     load.until_sent(12_000, HALF_MINUTE);
     load.stop();
     following(&a, &b, "after four refusals");
+    tool.stop();
+    assert_eq!(full_syncs(&a), 1);
+}
+
+/// With nothing else going on: neither an answer nor a write wakes keyferry up.
+#[test]
+fn target_that_stands_still_is_named_and_gone_on_with() {
+    let (a, b) = (source(), Server::start("redis-7.0"));
+    let mut tool = start(&a, &b, &[]);
+    until_following(&b, &mut tool);
+    let paused = Paused::new(&b);
+    let writes: Vec<Cmd> = (0..1000).map(|i| cmd!["INCR", format!("n:{}", i % 10)]).collect();
+    a.client().load(&writes);
+    tool.until_text("target doesn't answer: waiting", HALF_MINUTE);
+    drop(paused);
+    following(&a, &b, "after the target stood still");
     tool.stop();
     assert_eq!(full_syncs(&a), 1);
 }

@@ -1,0 +1,161 @@
+//! The target's side of a session: what takes the batches, and what watches over how safe they are there.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
+
+use super::Error;
+use super::decode;
+use super::feed::{Feed, Rewind};
+use super::key_hash;
+use super::prepare::{Plan, SourcesOf};
+use super::shard::ShardPlan;
+use crate::commands::{self, SmallKeys};
+use crate::config::words::OnError;
+use crate::delivery::Standalone;
+use crate::delivery::guard::Standing;
+use crate::delivery::record::{self, JobState};
+use crate::delivery::unit::{Batch, Task};
+use crate::offset::{ReplId, ReplOffset};
+use crate::resp::command::{Parsed, Parser};
+use crate::source::Ack;
+use crate::status::{Phase, Shard, Status};
+use crate::target::checkpoint::Following;
+use crate::target::driver::{self, Driver, OnFault};
+use crate::target::{self, replicas};
+
+/// The first version whose MULTI is never refused.
+const SURE_MULTI: (u16, u16, u16) = (6, 0, 0);
+
+/// The running tasks of the target's side.
+pub struct Delivery {
+    /// Ends well when all batches are applied and recorded, and no more come.
+    pub driver: JoinHandle<Result<(), target::Error>>,
+    pub replicas: JoinHandle<()>,
+}
+
+impl Delivery {
+    /// Starts what delivers the batches of `queue`, from the records in `following` on where there are any; else the copy
+    /// begins, behind `empty_first`.
+    ///
+    /// # Errors
+    /// When there is no delivery to such a target.
+    pub fn start(
+        plan: &Plan,
+        shard: &ShardPlan,
+        (job, following): (&JobState, Option<&Following>),
+        empty_first: Option<Task>,
+        progress: Progress,
+        queue: mpsc::Receiver<Batch>,
+    ) -> Result<Self, Error> {
+        let (progress, records) = (Arc::new(progress), shard.records());
+        let mut machine = match following {
+            None => Standalone::new(&records, job.clone()),
+            Some(following) => Standalone::resume(&records, job.clone(), &following.records),
+        };
+        machine.set_careful(!plan.caps.valkey && plan.caps.version < SURE_MULTI);
+        let driver_plan = driver::Plan {
+            server: plan.target.standalone()?.clone(),
+            identity: shard.identity.clone(),
+            on_fault: match plan.job.on_error {
+                OnError::Stop => OnFault::Stop,
+                OnError::Skip => OnFault::Skip,
+                OnError::Recopy => OnFault::Recopy,
+            },
+            retry_for: plan.job.retry_for,
+            rate: plan.job.rate_bytes_s,
+            in_scope: Arc::clone(&plan.in_scope),
+            key_hash,
+            status: Arc::clone(&plan.status),
+            shard: Arc::clone(&shard.status),
+            resumes: following.is_some(),
+            empty_first,
+            progress: Box::new(Arc::clone(&progress)),
+        };
+        let mut driver = Driver::new(driver_plan, machine, queue);
+        let target = plan.target.clone();
+        Ok(Delivery {
+            driver: tokio::spawn(async move { driver.run().await }),
+            replicas: tokio::spawn(async move { replicas::watch(&target, &*progress).await }),
+        })
+    }
+}
+
+/// Hands on how far the target is.
+pub struct Progress {
+    pub feed: Arc<Feed>,
+    pub ack: Arc<Ack>,
+    pub shard: Arc<Shard>,
+    pub status: Arc<Status>,
+    /// How far the target has applied everything; `None` while the copy isn't whole.
+    pub applied: watch::Sender<Option<ReplOffset>>,
+    /// False once the target is known to have none: then its records are as safe as they get.
+    pub has_replicas: AtomicBool,
+    pub sources_of: SourcesOf,
+}
+
+impl driver::Progress for Arc<Progress> {
+    fn applied(&self, offset: ReplOffset) {
+        if self.applied.borrow().is_none() {
+            self.status.set_shard_phase(&self.shard, Phase::Following);
+        }
+        self.shard.set_applied(offset);
+        self.ack.set_applied(offset);
+        self.applied.send_replace(Some(offset));
+    }
+
+    fn recorded(&self, offset: ReplOffset) {
+        self.feed.set_recorded(offset);
+        if !self.has_replicas.load(Ordering::Relaxed) {
+            self.feed.cover(offset);
+        }
+    }
+
+    fn keys_written(&self, db: u32, command: &[u8]) -> Vec<(u32, Vec<u8>)> {
+        let mut parser = Parser::new();
+        let (Ok(Some(Parsed::Command { .. })), mut keys) = (parser.parse(command), SmallKeys::new()) else {
+            return Vec::new();
+        };
+        let args = parser.args(command);
+        let known = commands::lookup(args).is_some_and(|spec| commands::keys(spec, args, &mut keys).is_ok());
+        let written = keys.iter().filter(|key| known && key.role.writes());
+        let with_db = written.flat_map(|key| {
+            let name = args.get(key.index).unwrap_or_default().to_vec();
+            (self.sources_of)(key.db.unwrap_or(db)).into_iter().map(move |source| (source, name.clone()))
+        });
+        with_db.filter(|(_, key)| !record::is_own_key(key)).collect()
+    }
+
+    fn not_copied(&self, db: u32, head: &[u8]) {
+        let Some(kind) = decode::type_of_head(head) else { return };
+        // Of several source databases that go there, any that has one such key counted.
+        (self.sources_of)(db).into_iter().any(|source| self.shard.copied.uncount(source, kind.as_str()));
+    }
+
+    fn replid(&self) -> Option<ReplId> {
+        self.feed.replid()
+    }
+
+    fn rewind(&self, offset: ReplOffset, epoch: u64, standing: Standing) -> bool {
+        self.feed.rewind(Rewind { offset, epoch, standing })
+    }
+}
+
+impl replicas::Watcher for Progress {
+    fn recorded(&self) -> Option<ReplOffset> {
+        let offset = self.feed.recorded();
+        self.applied.borrow().is_some().then_some(offset)
+    }
+
+    fn has_records_of(&self, _run_id: &str) -> bool {
+        // There is one server, and who takes over there is found by the lanes.
+        true
+    }
+
+    fn covered(&self, offset: ReplOffset, replicas: usize) {
+        self.has_replicas.store(replicas > 0, Ordering::Relaxed);
+        self.feed.cover(offset);
+    }
+}

@@ -70,12 +70,6 @@ pub enum Verdict {
     Wait,
 }
 
-/// The target says of a set what it said before: it has lost what was acknowledged, and nothing that is known here
-/// counts. All shards begin again from the records and states in the target.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("the target has lost what it had acknowledged of keys in motion")]
-pub struct FellBack;
-
 /// What is known of a shard.
 #[derive(Debug, Default)]
 struct Known {
@@ -155,7 +149,7 @@ impl<S: Copy + Ord + Debug> Motion<S> {
                 self.moving.remove(&set);
                 self.fed.insert(set, Feed { shard: *shard, from: *from });
                 if !self.shards.contains_key(shard) {
-                    self.set_in_motion(set).mark_whole();
+                    self.doubt(set);
                 }
             }
             State::Moving { number, starts, whole } => {
@@ -184,16 +178,43 @@ impl<S: Copy + Ord + Debug> Motion<S> {
         self.moving.values_mut().for_each(|moving| moving.begins_at(shard, at));
     }
 
-    /// All keys of the set are to be copied, for a reason that no stream tells. Returns what the target must be told
-    /// before the lanes are given anything.
-    pub fn doubt(&mut self, set: S) -> State {
-        let starts = self.offsets();
+    /// A shard is gone for good: what of its stream hasn't been judged never will be. Returns the sets that it fed, or
+    /// that are in motion: all their keys are to be copied.
+    pub fn leave(&mut self, shard: Shard) -> Vec<S> {
+        self.shards.remove(&shard);
+        self.applied.remove(&shard);
+        for moving in self.moving.values_mut() {
+            moving.fences.remove(&shard);
+            moving.writes.remove(&shard);
+            moving.tickets.retain(|_, of| *of != shard);
+            if moving.owner() == Some(shard) {
+                moving.start_over();
+            }
+        }
+        let sets = self.of_feeder(shard).chain(self.moving.keys().copied()).collect::<Vec<S>>();
+        sets.iter().for_each(|set| _ = self.doubt(*set));
+        sets
+    }
+
+    /// All keys of the set are to be copied, for a reason that no stream tells.
+    ///
+    /// Returns what the target must be told before that is relied on. Lanes may yet bring what they were given of a set
+    /// that was in motion, and overwrite it; so the target must be told as well that a later process is to doubt whatever
+    /// it finds in motion, and to begin at the records. `None` while the switch is on its way: that stands.
+    pub fn doubt(&mut self, set: S) -> Option<State> {
         let moving = self.set_in_motion(set);
+        if matches!(moving.stage, Stage::Switching { .. }) {
+            // All that its owner and the others had to say until then was heard.
+            return None;
+        }
         moving.start_over();
         moving.mark_whole();
-        moving.starts = starts;
-        moving.stored = false;
-        moving.state()
+        Some(moving.state())
+    }
+
+    /// The sets that a shard feeds.
+    pub fn of_feeder(&self, shard: Shard) -> impl Iterator<Item = S> {
+        self.fed.iter().filter(move |(_, feed)| feed.shard == shard).map(|(set, _)| *set)
     }
 
     /// Something says that the set moves: a redirection.
@@ -228,7 +249,7 @@ impl<S: Copy + Ord + Debug> Motion<S> {
             Some(_) if unit.effect != Effect::Writes => return Verdict::Drop,
             Some(_) => {}
             // Nobody owned it when all others were looked at.
-            None if !self.moving.contains_key(&unit.set) => _ = self.doubt(unit.set),
+            None if !self.moving.contains_key(&unit.set) => self.set_in_motion(unit.set).mark_whole(),
             None => {}
         }
         let starts = self.starts_for(unit.shard, feed);

@@ -4,7 +4,7 @@ use std::fmt::Debug;
 
 use super::moving::Stage;
 use super::state::{Offsets, Shard, State};
-use super::{FellBack, Known, Motion};
+use super::{Feed, Known, Motion};
 use crate::delivery::rules::rule;
 use crate::offset::ReplOffset;
 
@@ -75,18 +75,17 @@ impl<S: Copy + Ord + Debug> Motion<S> {
     /// A shard's lanes were connected anew, and read what the target says of all sets. What they know of their tickets
     /// comes before. `target` tells whether it is the server, and its history, that it was.
     ///
-    /// # Errors
-    /// When the target has fallen back behind what is relied on.
-    pub fn reread(&mut self, shard: Shard, target: u64, there: impl Fn(S) -> Option<State>) -> Result<(), FellBack> {
+    /// Returns the sets of which it says what it said before: it has lost what it had acknowledged of them. All their
+    /// keys are to be copied. (The records that it has are as old, so what it has to hear of them comes again.)
+    pub fn reread(&mut self, shard: Shard, target: u64, there: impl Fn(S) -> Option<State>) -> Vec<S> {
         if !rule!(self, states_reread) {
-            return Ok(());
+            return Vec::new();
         }
         if let Some(known) = self.shards.get_mut(&shard) {
             known.target = target;
         }
-        if self.fed.iter().any(|(set, feed)| there(*set) != Some(feed.state())) {
-            return Err(FellBack);
-        }
+        let other = |(set, feed): (&S, &Feed)| (there(*set) != Some(feed.state())).then_some(*set);
+        let mut lost: Vec<S> = self.fed.iter().filter_map(other).collect();
         let mut switched = Vec::new();
         for (set, moving) in &mut self.moving {
             match (&moving.stage, there(*set)) {
@@ -99,11 +98,19 @@ impl<S: Copy + Ord + Debug> Motion<S> {
                     switched.push(*set);
                 }
                 (_, there) if there == moving.before => moving.stored = false,
-                _ => return Err(FellBack),
+                _ => lost.push(*set),
             }
         }
         switched.into_iter().for_each(|set| self.switched(set));
-        Ok(())
+        for set in &lost {
+            let moving = self.set_in_motion(*set);
+            moving.start_over();
+            moving.mark_whole();
+            moving.before = there(*set);
+            moving.stored = false;
+            moving.writes.clear();
+        }
+        lost
     }
 
     /// The shard's lanes have dropped everything: its units come again from `offset` on. Called by who connects, and

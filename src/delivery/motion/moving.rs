@@ -260,6 +260,8 @@ impl Moving {
         if !others {
             self.start_over();
         }
+        // Nothing that its lanes were given is on its way any more.
+        self.fences.remove(&shard);
     }
 
     /// Units of `shard` from `offset` on will be noted: a later process must note them as well.

@@ -14,6 +14,7 @@ pub enum Do {
     /// A copied value, or that there is none.
     Put(Key, Option<Vec<u8>>),
     State(usize, State),
+    Whole,
 }
 
 /// What a lane sends as one.
@@ -41,6 +42,8 @@ pub struct Content {
     pub data: Data,
     pub records: BTreeMap<usize, Record>,
     pub states: BTreeMap<usize, String>,
+    /// What is in motion is to be copied whole by a later process.
+    pub whole: bool,
 }
 
 #[derive(Debug, Default)]
@@ -65,6 +68,7 @@ impl Target {
                 Do::Change(change) => change.apply(&mut self.content.data),
                 Do::Put(key, Some(value)) => _ = self.content.data.insert(*key, value.clone()),
                 Do::Put(key, None) => _ = self.content.data.remove(key),
+                Do::Whole => self.content.whole = true,
                 Do::State(slot, state) => _ = self.content.states.insert(*slot, state.encode()),
             }
         }

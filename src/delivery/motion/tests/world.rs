@@ -157,7 +157,7 @@ impl World {
         let mut lost = Vec::new();
         for shard in 0..SHARDS {
             let lowest = ReplOffset(Target::lowest(&self.target.content, shard));
-            let mut from = if self.rules.resumes_at_starts {
+            let mut from = if self.rules.resumes_at_starts && !self.target.content.whole {
                 resume_from(shard as u32, lowest, states.iter()).0
             } else {
                 lowest.0
@@ -199,11 +199,17 @@ impl World {
             let state = self.target.state(slot).ok_or("a slot has no state")?;
             self.motion.begin(slot, &state);
         }
-        for shard in (0..SHARDS).filter(|shard| !lost.contains(shard)).collect::<Vec<_>>() {
-            self.doubt_forked(shard);
+        if self.target.content.whole {
+            let moving: Vec<usize> = self.motion.in_motion().map(|(slot, ..)| slot).collect();
+            moving.into_iter().for_each(|slot| _ = self.motion.doubt(slot));
         }
-        for shard in lost {
-            self.full_sync(shard);
+        for shard in 0..SHARDS {
+            let lanes = &self.lanes[shard * LANES..(shard + 1) * LANES];
+            if lost.contains(&shard) {
+                self.full_sync(shard);
+            } else if lanes.iter().any(|lane| lane.applied.forks != lane.forks) {
+                self.doubt_forked(shard);
+            }
         }
         Ok(())
     }
@@ -211,20 +217,23 @@ impl World {
     /// A shard that goes on with another history may have lost what nobody received, of slots that it had given away:
     /// no stream tells of that.
     fn doubt_forked(&mut self, shard: usize) {
-        let forks = self.source.nodes[shard].forks.len();
-        let lanes = shard * LANES..(shard + 1) * LANES;
-        if lanes.clone().all(|lane| self.target.content.records[&lane].forks == forks) {
-            return;
-        }
         let slots: Vec<usize> = (0..SLOTS).filter(|slot| self.is_doubtful(shard, *slot)).collect();
-        let what: Vec<Do> = slots.into_iter().map(|slot| Do::State(slot, self.motion.doubt(slot))).collect();
-        for lane in lanes.clone() {
-            self.lanes[lane].applied.forks = forks;
+        let what = self.doubt(slots);
+        let forks = self.shards[shard].forks;
+        let mut records = Vec::new();
+        for lane in shard * LANES..(shard + 1) * LANES {
+            self.lanes[lane].forks = forks;
+            records.push((lane, Record { forks, ..self.target.content.records[&lane] }));
         }
-        let records: Vec<(usize, Record)> = lanes.map(|lane| (lane, self.lanes[lane].applied)).collect();
         self.target.run(&what, &records);
         // Not modelled: that source and target both lose what they had, about the same slot.
         self.replicate();
+    }
+
+    /// All keys of these slots are to be copied; what the target is told of that at once.
+    fn doubt(&mut self, slots: Vec<usize>) -> Vec<Do> {
+        let states = slots.into_iter().filter_map(|slot| Some(Do::State(slot, self.motion.doubt(slot)?)));
+        std::iter::once(Do::Whole).chain(states.collect::<Vec<_>>()).collect()
     }
 
     /// A slot in motion, or one that the shard has lost or gained without a trace so far.
@@ -249,16 +258,34 @@ impl World {
     /// A shard begins anew: all keys of what it feeds, and of what is in motion, are doubtful.
     fn full_sync(&mut self, shard: usize) {
         let end = self.source.nodes[shard].end();
+        let target = &self.target;
+        self.motion.reread(shard as u32, target.id, |slot| target.state(slot));
         let fed = |slot: usize| self.motion.feeder(slot) == Some(shard as u32);
         let slots: Vec<usize> = (0..SLOTS).filter(|slot| fed(*slot) || self.is_doubtful(shard, *slot)).collect();
-        let what: Vec<Do> = slots.into_iter().map(|slot| Do::State(slot, self.motion.doubt(slot))).collect();
-        let mut records = Vec::new();
+        self.motion.rewinds(shard as u32, ReplOffset(end));
+        self.motion.rewound(shard as u32, ReplOffset(end));
+        let what = self.doubt(slots);
+        let (mut records, forks) = (Vec::new(), self.source.nodes[shard].forks.len());
         for lane in shard * LANES..(shard + 1) * LANES {
-            let forks = self.shards[shard].forks;
             let record = Record { offset: end, pieces: self.lanes[lane].applied.pieces, forks };
             self.lanes[lane] = Lane::standing_at(record);
+            self.shards[shard].passed[lane % LANES] = end;
             records.push((lane, record));
         }
+        let target = self.target.id;
+        let next = (end / UNIT_BYTES) as usize;
+        let passed = self.shards[shard].passed;
+        self.shards[shard] = Shard {
+            connected: true,
+            target,
+            next,
+            received: end,
+            forks,
+            asked: None,
+            rewind: None,
+            passed,
+            released: end,
+        };
         self.target.run(&what, &records);
         // A target that loses this has records of an earlier full sync, which count as none: another begins.
         self.replicate();
@@ -268,11 +295,16 @@ impl World {
     fn failed_over(&mut self, shard: usize) -> Checked {
         let node = &self.source.nodes[shard];
         let fork = node.forks.last().map_or(0, |fork| *fork as u64 * UNIT_BYTES);
-        if self.shards[shard].received > fork || (0..SLOTS).any(|slot| self.is_doubtful(shard, slot)) {
-            return self.process();
-        }
         let forks = node.forks.len();
+        if self.shards[shard].received > fork {
+            self.full_sync(shard);
+            return Ok(());
+        }
         self.shards[shard].forks = forks;
+        if (0..SLOTS).any(|slot| self.is_doubtful(shard, slot)) {
+            self.doubt_forked(shard);
+            return Ok(());
+        }
         self.lanes[shard * LANES..(shard + 1) * LANES].iter_mut().for_each(|lane| lane.forks = forks);
         Ok(())
     }
@@ -546,11 +578,10 @@ impl World {
             }
         }
         let target = &self.target;
+        self.motion.reread(shard as u32, target.id, |slot| target.state(slot));
         if changed && self.has_forked(shard) {
-            return self.process();
-        }
-        if self.motion.reread(shard as u32, target.id, |slot| target.state(slot)).is_err() {
-            return self.process();
+            self.full_sync(shard);
+            return Ok(());
         }
         if changed {
             let lowest = Target::lowest(&self.target.content, shard);

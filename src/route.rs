@@ -6,12 +6,44 @@ use crate::delivery::unit::{Batch, Chunk, Item, Joint, LaneId, LaneSet, Segment,
 use crate::offset::ReplOffset;
 use crate::slot::Slot;
 
-/// Commands of one unit that go to one target database.
+/// Where a command goes: to lanes of a standalone target, or to a slot of a cluster.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Place {
+    lanes: LaneSet,
+    slot: u16,
+}
+
+impl From<LaneSet> for Place {
+    fn from(lanes: LaneSet) -> Place {
+        Place { lanes, slot: 0 }
+    }
+}
+
+impl Place {
+    /// The place of keys of both; on a standalone target only.
+    pub fn with(self, other: Place) -> Place {
+        Place { lanes: self.lanes.with(other.lanes), slot: self.slot }
+    }
+
+    /// True if it is more than one lane.
+    pub fn is_several(&self) -> bool {
+        self.lanes.len() > 1
+    }
+
+    /// Its lanes, as [`Router::single`] takes them; none of a place of no key.
+    pub fn lanes(&self) -> impl Iterator<Item = LaneId> {
+        self.lanes.iter()
+    }
+}
+
+/// Commands of one unit that go to one target database, and to one slot of a cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Run {
     db: u32,
+    slot: u16,
     commands: u32,
-    /// Where its bytes end.
+    /// Where its bytes are.
+    start: usize,
     end: usize,
 }
 
@@ -25,27 +57,36 @@ pub struct UnitBuilder {
 }
 
 impl UnitBuilder {
-    /// Adds a command for target database `db`, whose keys are of `lanes`.
-    pub fn command(&mut self, db: u32, lanes: LaneSet, raw: &[u8]) {
+    /// Adds a command for target database `db`, which goes to `place`.
+    pub fn command(&mut self, db: u32, place: Place, raw: &[u8]) {
+        let start = self.bytes.len();
         self.bytes.extend_from_slice(raw);
-        self.lanes = self.lanes.with(lanes);
+        self.lanes = self.lanes.with(place.lanes);
         match self.runs.last_mut() {
-            Some(run) if run.db == db => {
+            Some(run) if run.db == db && run.slot == place.slot => {
                 run.commands += 1;
                 run.end = self.bytes.len();
             }
-            _ => self.runs.push(Run { db, commands: 1, end: self.bytes.len() }),
+            _ => self.runs.push(Run { db, slot: place.slot, commands: 1, start, end: self.bytes.len() }),
         }
     }
 
-    /// Adds work that plain commands can't do; it concerns all lanes of `lanes`.
-    pub fn task(&mut self, task: Task, lanes: LaneSet) {
-        self.task = Some(task);
-        self.lanes = self.lanes.with(lanes);
+    /// Adds work that plain commands can't do; it concerns all of `place`. It is done before the unit's commands.
+    pub fn task(&mut self, task: Task, place: Place) {
+        self.task = Some(match self.task.take() {
+            Some(first) => first.then(task),
+            None => task,
+        });
+        self.lanes = self.lanes.with(place.lanes);
     }
 
     pub fn is_empty(&self) -> bool {
         self.runs.is_empty() && self.task.is_none()
+    }
+
+    /// True if commands of several slots are in it.
+    pub fn is_over_slots(&self) -> bool {
+        self.runs.windows(2).any(|pair| matches!(pair, [a, b] if a.slot != b.slot))
     }
 
     pub fn clear(&mut self) {
@@ -55,18 +96,32 @@ impl UnitBuilder {
         self.task = None;
     }
 
-    fn append_to(&self, chunk: &mut Chunk, stream_db: u32, offset: ReplOffset) {
-        let base = chunk.bytes.len();
-        chunk.bytes.extend_from_slice(&self.bytes);
-        let last = self.runs.len().saturating_sub(1);
-        chunk.segments.extend(self.runs.iter().enumerate().map(|(i, run)| Segment {
-            end: (base + run.end) as u32,
-            commands: run.commands,
-            db: run.db,
-            stream_db,
-            offset,
-            last: i == last,
-        }));
+    /// Drops the commands, but not what is to be done before them.
+    pub fn clear_commands(&mut self) {
+        let (task, lanes) = (self.task.take(), self.lanes);
+        self.clear();
+        if task.is_some() {
+            (self.task, self.lanes) = (task, lanes);
+        }
+    }
+
+    /// Appends the unit: of a cluster one for each slot, since no transaction can span two.
+    fn append_to(&mut self, chunk: &mut Chunk, stream_db: u32, offset: ReplOffset) {
+        if self.is_over_slots() {
+            self.runs.sort_by_key(|run| run.slot);
+        }
+        for (i, run) in self.runs.iter().enumerate() {
+            chunk.bytes.extend_from_slice(self.bytes.get(run.start..run.end).unwrap_or_default());
+            chunk.segments.push(Segment {
+                end: chunk.bytes.len() as u32,
+                commands: run.commands,
+                db: run.db,
+                stream_db,
+                offset,
+                slot: run.slot,
+                last: self.runs.get(i + 1).is_none_or(|next| next.slot != run.slot),
+            });
+        }
     }
 }
 
@@ -109,29 +164,67 @@ impl LaneBuffer {
     }
 }
 
-/// Gathers what the lanes get, in the order of the stream.
+/// Gathers what the lanes get, in the order of the stream; or, for a cluster, what all slots get.
 #[derive(Debug)]
 pub struct Router {
     lanes: Vec<LaneBuffer>,
+    by_slot: bool,
     bytes: usize,
 }
 
 impl Router {
     pub fn new(lanes: usize) -> Self {
-        Router { lanes: (0..lanes).map(|_| LaneBuffer::default()).collect(), bytes: 0 }
+        Router { lanes: (0..lanes).map(|_| LaneBuffer::default()).collect(), by_slot: false, bytes: 0 }
+    }
+
+    /// For a cluster: one queue, in which every unit names its slot.
+    pub fn by_slot() -> Self {
+        Router { by_slot: true, ..Router::new(1) }
+    }
+
+    /// The same with nothing gathered.
+    pub fn anew(&self) -> Self {
+        Router { by_slot: self.by_slot, ..Router::new(self.lanes.len()) }
+    }
+
+    pub fn is_by_slot(&self) -> bool {
+        self.by_slot
     }
 
     pub fn lanes(&self) -> usize {
         self.lanes.len()
     }
 
-    /// The lane of a key. By its slot and not its database, which SWAPDB and MOVE change.
+    /// The lane of a key; for a cluster its slot. By the slot and not the database, which SWAPDB and MOVE change.
     pub fn lane_of(&self, key: &[u8]) -> LaneId {
-        usize::from(Slot::of(key).number()) % self.lanes.len()
+        let slot = usize::from(Slot::of(key).number());
+        if self.by_slot { slot } else { slot % self.lanes.len() }
     }
 
-    pub fn all_lanes(&self) -> LaneSet {
-        LaneSet::all(self.lanes.len())
+    /// The place of a key.
+    pub fn place_of(&self, key: &[u8]) -> Place {
+        self.place(self.lane_of(key))
+    }
+
+    /// The place of a lane, or of a slot.
+    pub fn place(&self, lane: LaneId) -> Place {
+        match self.by_slot {
+            true => Place { lanes: LaneSet::one(0), slot: lane as u16 },
+            false => LaneSet::one(lane).into(),
+        }
+    }
+
+    /// The place of what concerns everything.
+    pub fn everywhere(&self) -> Place {
+        LaneSet::all(self.lanes.len()).into()
+    }
+
+    /// What gathers for a lane or slot, and the slot that its segments name.
+    fn buffer(&mut self, lane: LaneId) -> Option<(&mut LaneBuffer, u16)> {
+        match self.by_slot {
+            true => self.lanes.first_mut().map(|buffer| (buffer, lane as u16)),
+            false => self.lanes.get_mut(lane).map(|buffer| (buffer, 0)),
+        }
     }
 
     /// Bytes gathered since the last [`Router::take`].
@@ -150,13 +243,13 @@ impl Router {
     }
 
     fn one(&mut self, lane: LaneId, kind: Kind, (db, commands): (u32, u32), write: impl FnOnce(&mut Vec<u8>)) {
-        let Some(buffer) = self.lanes.get_mut(lane) else { return };
+        let Some((buffer, slot)) = self.buffer(lane) else { return };
         let chunk = buffer.open(kind);
         let before = chunk.bytes.len();
         write(&mut chunk.bytes);
-        self.bytes += chunk.bytes.len() - before;
-        let (end, offset) = (chunk.bytes.len() as u32, ReplOffset(0));
-        chunk.segments.push(Segment { end, commands, db, stream_db: 0, offset, last: true });
+        let (end, offset, added) = (chunk.bytes.len() as u32, ReplOffset(0), chunk.bytes.len() - before);
+        chunk.segments.push(Segment { end, commands, db, stream_db: 0, offset, slot, last: true });
+        self.bytes += added;
     }
 
     /// The snapshot is complete.
@@ -169,11 +262,11 @@ impl Router {
 
     /// Adds a unit of a single command on a single lane: what nearly every unit is.
     pub fn single(&mut self, lane: LaneId, db: u32, stream_db: u32, offset: ReplOffset, raw: &[u8]) {
-        let Some(buffer) = self.lanes.get_mut(lane) else { return };
+        let Some((buffer, slot)) = self.buffer(lane) else { return };
         let chunk = buffer.open(Kind::Units);
         chunk.bytes.extend_from_slice(raw);
         let end = chunk.bytes.len() as u32;
-        chunk.segments.push(Segment { end, commands: 1, db, stream_db, offset, last: true });
+        chunk.segments.push(Segment { end, commands: 1, db, stream_db, offset, slot, last: true });
         self.bytes += raw.len();
     }
 
@@ -198,7 +291,7 @@ impl Router {
         unit.append_to(&mut chunk, stream_db, offset);
         if chunk.segments.is_empty() {
             // A task alone: its records must name the unit all the same.
-            chunk.segments.push(Segment { end: 0, commands: 0, db: 0, stream_db, offset, last: true });
+            chunk.segments.push(Segment { end: 0, commands: 0, db: 0, stream_db, offset, slot: 0, last: true });
         }
         let joint = Arc::new(Joint { lanes: unit.lanes, chunk, task: unit.task.take() });
         for lane in unit.lanes.iter() {

@@ -21,6 +21,9 @@ pub fn text(summary: &Summary) -> String {
     if summary.replies_unseen > 0 {
         lines.push(format!("replies unseen: {}", summary.replies_unseen));
     }
+    if summary.transactions_split > 0 {
+        lines.push(format!("transactions split over slots: {}", summary.transactions_split));
+    }
     lines.extend(settled_line(summary));
     if !summary.errors.is_empty() {
         let kinds = summary.errors.iter().map(|(kind, n)| format!("{n} {kind}"));
@@ -157,6 +160,7 @@ mod tests {
             ending: Ending::Stopped,
             keys_filtered: 10,
             commands_skipped: 1,
+            transactions_split: 0,
             keys_expired: 2,
             replies_unseen: 3,
             errors: [("OOM".to_owned(), 4), ("connection".to_owned(), 1)].into(),

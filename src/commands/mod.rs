@@ -29,7 +29,7 @@ mod rows;
 mod table;
 
 pub use caps::{Since, TargetCaps};
-pub use cut::{cut, is_key_list};
+pub use cut::{cut, cut_to, is_key_list};
 pub use judge::{CopyKey, Databases, Verdict, Why, judge};
 pub use keys::{KeyAt, Role, SmallKeys, keys};
 pub use learnt::{CommandInfo, Learnt, LearntError, MovableKeys};

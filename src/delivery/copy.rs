@@ -3,7 +3,8 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::flight::{Described, OutOfStep, name_and_key};
+use super::answers::OutOfStep;
+use super::parts::{Described, name_and_key};
 use super::refusal::{Refusal, refusal};
 use super::standalone::Fault;
 use super::unit::Chunk;
@@ -24,12 +25,21 @@ const RDB_HEAD_BYTES: usize = 10;
 
 /// One value: segment `at` of the chunk.
 #[derive(Debug, Clone)]
-struct Value {
+pub struct Value {
     chunk: Arc<Chunk>,
     at: usize,
 }
 
 impl Value {
+    /// Each value of a chunk.
+    pub fn all(chunk: &Arc<Chunk>) -> impl Iterator<Item = Value> {
+        (0..chunk.segments.len()).map(|at| Value { chunk: Arc::clone(chunk), at })
+    }
+
+    pub fn slot(&self) -> u16 {
+        self.chunk.segments.get(self.at).map_or(0, |s| s.slot)
+    }
+
     fn bytes(&self) -> &[u8] {
         self.chunk.slice(self.at, self.at + 1)
     }
@@ -46,10 +56,11 @@ pub enum Answer {
         bytes: usize,
     },
     Selected,
-    /// Not applied, will be sent again.
+    /// Not applied, will be sent again; of a value, that of this slot.
     Refused {
         words: String,
         refusal: Refusal,
+        slot: Option<u16>,
     },
     /// Never to be applied; dropped.
     Fault {
@@ -90,8 +101,26 @@ pub struct CopyLane {
 }
 
 impl CopyLane {
-    pub fn push(&mut self, chunk: &Arc<Chunk>) {
-        self.waiting.extend((0..chunk.segments.len()).map(|at| Value { chunk: Arc::clone(chunk), at }));
+    pub fn push(&mut self, value: Value) {
+        self.waiting.push_back(value);
+    }
+
+    /// Takes out what waits that is of a slot for which `is_out` holds.
+    pub fn take_out(&mut self, is_out: impl Fn(u16) -> bool) -> impl Iterator<Item = Value> {
+        let waiting = std::mem::take(&mut self.waiting).into_iter();
+        let (out, kept): (Vec<Value>, Vec<Value>) = waiting.partition(|value| is_out(value.slot()));
+        self.waiting = kept.into();
+        out.into_iter()
+    }
+
+    /// True when something waits to be sent.
+    pub fn is_waiting(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    /// True while the answer to a SELECT is due, behind which nothing may be sent.
+    pub fn is_selecting(&self) -> bool {
+        self.selecting.is_some()
     }
 
     /// True when every value was acknowledged.
@@ -106,28 +135,43 @@ impl CopyLane {
 
     /// Appends what may be sent now to `out`.
     ///
-    /// A SELECT goes alone: if it were refused in passing, the values behind it would land in another database.
-    pub fn send(&mut self, out: &mut Vec<u8>) {
+    /// A SELECT goes alone: if it were refused in passing, the values behind it would land in another database. `alone`:
+    /// nothing else is in flight on the connection. Returns how many answers are to come.
+    pub fn send(&mut self, alone: bool, out: &mut Vec<u8>) -> u32 {
+        let mut sent = 0;
         while self.selecting.is_none() && self.sent_bytes < WINDOW_BYTES && self.sent.len() < WINDOW_VALUES {
-            let Some(value) = self.waiting.front() else { return };
+            let Some(value) = self.waiting.front() else { break };
             if value.db() != self.db {
-                if !self.sent.is_empty() {
-                    return;
+                let db = value.db();
+                if !self.sent.is_empty() || !alone {
+                    break;
                 }
-                self.selecting = Some(value.db());
-                encode::command(out, &[b"SELECT", value.db().to_string().as_bytes()]);
+                sent += self.select(db, out);
                 #[cfg(test)]
                 if self.hasty {
-                    out.extend_from_slice(value.bytes());
-                    self.sent_bytes += value.bytes().len();
-                    self.sent.extend(self.waiting.pop_front());
+                    sent += 1;
+                    self.send_front(out);
                 }
-                return;
+                break;
             }
-            out.extend_from_slice(value.bytes());
-            self.sent_bytes += value.bytes().len();
-            self.sent.extend(self.waiting.pop_front());
+            self.send_front(out);
+            sent += 1;
         }
+        sent
+    }
+
+    fn send_front(&mut self, out: &mut Vec<u8>) {
+        let Some(value) = self.waiting.pop_front() else { return };
+        out.extend_from_slice(value.bytes());
+        self.sent_bytes += value.bytes().len();
+        self.sent.push_back(value);
+    }
+
+    /// Goes over to a database, with nothing in flight; returns how many answers are to come.
+    pub fn select(&mut self, db: u32, out: &mut Vec<u8>) -> u32 {
+        self.selecting = Some(db);
+        encode::command(out, &[b"SELECT", db.to_string().as_bytes()]);
+        1
     }
 
     /// Takes the next answer.
@@ -147,7 +191,7 @@ impl CopyLane {
                 }
                 Some(words) => match refusal(&words) {
                     Refusal::ForGood => self.drop_database(db, words),
-                    refusal => Answer::Refused { words, refusal },
+                    refusal => Answer::Refused { words, refusal, slot: None },
                 },
             });
         }
@@ -160,8 +204,9 @@ impl CopyLane {
                 Refusal::ForGood => Answer::Fault { words, what: vec![dropped(&value)], bytes },
                 refusal => {
                     // Values are independent of each other, so its place among them doesn't matter.
+                    let slot = Some(value.slot());
                     self.waiting.push_front(value);
-                    Answer::Refused { words, refusal }
+                    Answer::Refused { words, refusal, slot }
                 }
             },
         })
@@ -259,8 +304,8 @@ mod tests {
             else {
                 panic!("{batch:?}")
             };
-            lane.push(chunk);
-            lane.send(&mut out);
+            Value::all(chunk).for_each(|value| lane.push(value));
+            lane.send(true, &mut out);
             match lane.answer(Scanned::Error(b"NOPERM no")) {
                 Ok(Answer::Fault { what, .. }) => what[0].head.clone(),
                 other => panic!("{other:?}"),

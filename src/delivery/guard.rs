@@ -28,6 +28,12 @@ impl Guards {
         self.keys.values().chain(self.databases.values()).copied().max().unwrap_or_default()
     }
 
+    /// Adds others to these.
+    pub fn extend(&mut self, others: Guards) {
+        self.keys.extend(others.keys);
+        self.databases.extend(others.databases);
+    }
+
     /// Adds what a field of a lane's hash says; one that says nothing is left out.
     pub fn read(&mut self, field: &[u8], value: &[u8]) {
         match parse(field, value) {

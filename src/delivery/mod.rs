@@ -4,16 +4,20 @@
 //! means; the pipeline moves the bytes. Words: a *unit* is the smallest thing applied as one, a *lane* one ordered
 //! connection, a *flush* what a lane sends in one go, a *record* a key in the target that names the last unit applied.
 
+mod answers;
 pub mod copy;
 pub mod flight;
 pub mod guard;
 pub mod motion;
+pub mod parts;
 pub mod record;
 pub mod refusal;
 mod rules;
+pub mod slots;
 pub mod standalone;
 #[cfg(test)]
 mod tests;
 pub mod unit;
 
+pub use slots::Cluster;
 pub use standalone::Standalone;

@@ -139,6 +139,74 @@ impl Default for MotionRules {
     }
 }
 
+/// The same of the machine for a cluster.
+#[cfg(test)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct SlotRules {
+    /// A transaction carries its slot's record.
+    pub record_in_flush: bool,
+    /// What a record covers isn't sent again, neither after a break nor when the router started again.
+    pub record_read_back: bool,
+    /// Nothing of a slot is sent behind its transaction that isn't answered.
+    pub one_in_flight: bool,
+    /// A record names only what was acknowledged.
+    pub record_acknowledged: bool,
+    /// A record may fall back when it is read again.
+    pub record_falls_back: bool,
+    /// READONLY and the like close the node's connections.
+    pub elsewhere_closes: bool,
+    /// A slot that moved goes on only when its record was read from its new owner.
+    pub moved_settles: bool,
+    /// A floor counts for the slots that it names, and no others.
+    pub floor_names_slots: bool,
+    /// A floor counts only on the node that owns the slot.
+    pub floor_at_owner: bool,
+    /// A floor says no more than what every slot has applied.
+    pub floor_acknowledged: bool,
+    /// Everything before a barrier is applied before its task is done.
+    pub barrier_drains: bool,
+    /// What was done behind a barrier is remembered, so that a loss of it is seen.
+    pub barrier_remembered: bool,
+    /// A task is done again after a break.
+    pub task_again: bool,
+    /// A slot that came to a node which then fell back is not believed.
+    pub torn_is_lost: bool,
+    /// Another server in the copy is a loss.
+    pub copy_is_lost: bool,
+    /// Pieces of large values are counted in the record.
+    pub pieces_counted: bool,
+    /// A value of the copy waits for its SELECT to be answered.
+    pub select_awaited: bool,
+    /// Most commands of a transaction.
+    pub flush_commands_max: u32,
+}
+
+#[cfg(test)]
+impl Default for SlotRules {
+    fn default() -> Self {
+        SlotRules {
+            record_in_flush: true,
+            record_read_back: true,
+            one_in_flight: true,
+            record_acknowledged: true,
+            record_falls_back: true,
+            elsewhere_closes: true,
+            moved_settles: true,
+            floor_names_slots: true,
+            floor_at_owner: true,
+            floor_acknowledged: true,
+            barrier_drains: true,
+            barrier_remembered: true,
+            task_again: true,
+            torn_is_lost: true,
+            copy_is_lost: true,
+            pieces_counted: true,
+            select_awaited: true,
+            flush_commands_max: super::standalone::FLUSH_COMMANDS_MAX,
+        }
+    }
+}
+
 /// Whether a rule holds: `rule!(self, name)`, a constant outside of tests.
 macro_rules! rule {
     ($self:ident, $name:ident) => {{

@@ -5,8 +5,10 @@ mod joint;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::copy::{Answer, CopyLane};
-use super::flight::{Described, Flight, Flush, Holder, Located, OutOfStep, Outcome};
+use super::answers::{OutOfStep, Outcome};
+use super::copy::{Answer, CopyLane, Value};
+use super::flight::{Flight, Flush};
+use super::parts::{Described, Holder, Located, Parts};
 use super::record::{JobState, Phase, Record};
 use super::refusal::{Refusal, refusal};
 use super::rules::rule;
@@ -58,6 +60,11 @@ pub enum Lost {
     Record { lane: LaneId },
     #[error("the target lost writes while the copy was under way")]
     Copy,
+    #[error("slot {slot} has no record in the target any more")]
+    Slot { slot: u16 },
+    /// Its keys may lie on either node, or on none.
+    #[error("the target lost a server while slot {slot} was on the move")]
+    Torn { slot: u16 },
     /// It fell back to where the job had another lane count. No full sync is needed.
     #[error("the target's records are those of {lanes} lanes")]
     Lanes { lanes: usize },
@@ -314,7 +321,7 @@ impl Standalone {
             return None;
         }
         if !state.copy.is_idle() {
-            state.copy.send(out);
+            state.copy.send(true, out);
             return None;
         }
         let mut flush = match state.again.take() {
@@ -391,7 +398,8 @@ impl Standalone {
                 self.flush_refused(flight, words, Some(at))
             }
             Outcome::AppliedBut(errors) => {
-                let faults = errors.into_iter().map(|(at, words)| fault(&flight, at, words, true)).collect::<Vec<_>>();
+                let faults =
+                    errors.into_iter().map(|(at, words)| flush_fault(&flight, at, words, true)).collect::<Vec<_>>();
                 self.flush_applied(flight.flush);
                 Event::Faults(faults)
             }
@@ -516,7 +524,7 @@ impl Standalone {
     fn fill_copy(&mut self, lane: LaneId) {
         let Some(state) = self.lanes.get_mut(lane) else { return };
         while let Some(Item::Copy(chunk)) = state.queue.front() {
-            state.copy.push(chunk);
+            Value::all(chunk).for_each(|value| state.copy.push(value));
             state.queue.pop_front();
         }
     }
@@ -623,7 +631,7 @@ impl Standalone {
     fn take_unit(&mut self, lane: LaneId, chunk: &Arc<Chunk>, flush: &mut Flush) {
         let Some(state) = self.lanes.get_mut(lane) else { return };
         let from = state.taken;
-        let to = unit_end(chunk, from);
+        let to = chunk.unit_end(from);
         flush.add(Holder::Chunk(Arc::clone(chunk)), from, to);
         if to >= chunk.segments.len() {
             state.queue.pop_front();
@@ -640,7 +648,7 @@ impl Standalone {
             // Another lane's share of the same command: the record names both or none.
             return false;
         }
-        let to = unit_end(chunk, taken);
+        let to = chunk.unit_end(taken);
         let commands: u32 = chunk.segments.get(taken..to).unwrap_or_default().iter().map(|s| s.commands).sum();
         #[cfg(not(test))]
         let most = FLUSH_COMMANDS_MAX;
@@ -684,11 +692,11 @@ impl Standalone {
             Refusal::Passing if self.careful => Event::Elsewhere { words },
             Refusal::Passing => Event::Refused { words },
             Refusal::Elsewhere => Event::Elsewhere { words },
-            Refusal::ForGood => Event::Faults(vec![fault(&flight, at.unwrap_or(usize::MAX), words, false)]),
+            Refusal::ForGood => Event::Faults(vec![flush_fault(&flight, at.unwrap_or(usize::MAX), words, false)]),
         };
         let mut flush = flight.flush;
         if kind == Refusal::ForGood
-            && let Some(located) = at.and_then(|at| flush.locate(at, flight.db))
+            && let Some(located) = at.and_then(|at| flush.parts.locate(at, flight.db))
         {
             flush.remove_unit(&located);
         }
@@ -707,7 +715,7 @@ impl Standalone {
                 self.queued_bytes = self.queued_bytes.saturating_sub(bytes);
                 Some(Event::Copied { values: 1 })
             }
-            Answer::Refused { words, refusal: Refusal::Passing } => {
+            Answer::Refused { words, refusal: Refusal::Passing, .. } => {
                 state.paused = true;
                 Some(Event::Refused { words })
             }
@@ -728,20 +736,17 @@ fn covers(record: &Record, flush: &Flush) -> bool {
     phase && record.offset >= flush.record.offset && record.pieces >= flush.record.pieces
 }
 
-/// Where the unit that begins with segment `from` ends.
-fn unit_end(chunk: &Chunk, from: usize) -> usize {
-    let rest = chunk.segments.get(from..).unwrap_or_default();
-    from + rest.iter().position(|s| s.last).map_or(rest.len(), |i| i + 1)
+/// A command that was refused for good: the one at `at` among those of `parts`, for a connection that began with database
+/// `db`. `offset`: that of the whole, where the command can't be told.
+pub(super) fn fault(parts: &Parts, (at, db): (usize, u32), offset: ReplOffset, words: String, applied: bool) -> Fault {
+    let located: Option<Located> = parts.locate(at, db);
+    let what = located.map(|l| parts.describe(&l));
+    let what = what.unwrap_or(Described { command: "EXEC".into(), key: Vec::new(), db: 0, offset });
+    let suspects = located.map(|l| parts.commands_from(&l, !applied)).unwrap_or_default();
+    Fault { words, what, applied, suspects, copied: None }
 }
 
-fn fault(flight: &Flight, at: usize, words: String, applied: bool) -> Fault {
-    let located: Option<Located> = flight.flush.locate(at, flight.db);
-    let what = located.map(|l| flight.flush.describe(&l)).unwrap_or(Described {
-        command: "EXEC".into(),
-        key: Vec::new(),
-        db: 0,
-        offset: flight.flush.record.offset,
-    });
-    let suspects = located.map(|l| flight.flush.commands_from(&l, !applied)).unwrap_or_default();
-    Fault { words, what, applied, suspects, copied: None }
+/// The same of a flush.
+fn flush_fault(flight: &Flight, at: usize, words: String, applied: bool) -> Fault {
+    fault(&flight.flush.parts, (at, flight.db), flight.flush.record.offset, words, applied)
 }

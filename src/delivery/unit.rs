@@ -70,12 +70,14 @@ pub struct Segment {
     pub stream_db: u32,
     /// The unit's offset: the one behind its last byte in the stream.
     pub offset: ReplOffset,
+    /// The hash slot of its keys, where the target is a cluster; else 0.
+    pub slot: u16,
     /// True for the unit's last segment.
     pub last: bool,
 }
 
 /// Segments and the commands they are made of, encoded.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Chunk {
     pub bytes: Vec<u8>,
     pub segments: Vec<Segment>,
@@ -97,6 +99,12 @@ impl Chunk {
         }
     }
 
+    /// Where the unit that begins with segment `from` ends.
+    pub fn unit_end(&self, from: usize) -> usize {
+        let rest = self.segments.get(from..).unwrap_or_default();
+        from + rest.iter().position(|s| s.last).map_or(rest.len(), |i| i + 1)
+    }
+
     fn start(&self, segment: usize) -> usize {
         match segment {
             0 => 0,
@@ -113,13 +121,38 @@ pub enum Task {
     RemoveScope { databases: Option<Vec<u32>>, slots: Option<Arc<Slots>> },
     /// Remove the keys in scope, of these slots, that the copy didn't write (`copied`: hashes, see `pipeline::decode`).
     RemoveLeftovers { copied: Arc<std::collections::HashSet<u64>>, slots: Option<Arc<Slots>> },
+    /// Run these commands on every primary of a cluster: functions and scripts belong to no slot.
+    Everywhere { commands: Vec<Vec<u8>> },
+    /// One after the other.
+    InOrder(Vec<Task>),
 }
 
 impl Task {
+    /// This, and then another.
+    pub fn then(self, next: Task) -> Task {
+        let list = |task| match task {
+            Task::InOrder(list) => list,
+            one => vec![one],
+        };
+        Task::InOrder([list(self), list(next)].concat())
+    }
+
+    /// What it is made of, in order.
+    pub fn steps(&self) -> &[Task] {
+        match self {
+            Task::InOrder(list) => list,
+            one => std::slice::from_ref(one),
+        }
+    }
+
     /// Whether the task concerns a key at all: one shard of a cluster speaks for its own slots only.
     pub fn concerns(&self, key: &[u8]) -> bool {
-        let (Task::RemoveScope { slots, .. } | Task::RemoveLeftovers { slots, .. }) = self;
-        slots.as_ref().is_none_or(|slots| slots.contains(Slot::of(key)))
+        match self {
+            Task::RemoveScope { slots, .. } | Task::RemoveLeftovers { slots, .. } => {
+                slots.as_ref().is_none_or(|slots| slots.contains(Slot::of(key)))
+            }
+            Task::Everywhere { .. } | Task::InOrder(_) => false,
+        }
     }
 }
 

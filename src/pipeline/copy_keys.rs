@@ -132,12 +132,12 @@ impl CopyKeys {
     }
 
     /// `db` was emptied by the stream: what was copied into it is gone, and the units behind apply to nothing. Returns
-    /// the guards that it had.
-    pub fn forget(&mut self, db: Option<u32>) -> Guards {
+    /// the guards that it had. A key that `stays` was copied behind that.
+    pub fn forget(&mut self, db: Option<u32>, stays: impl Fn(&[u8]) -> bool) -> Guards {
         let emptied = |of: u32| db.is_none_or(|db| db == of);
-        self.suspects.retain(|(of, _)| !emptied(*of));
+        self.suspects.retain(|(of, key)| !emptied(*of) || stays(key));
         Guards {
-            keys: self.guards.keys.extract_if(|(of, _), _| emptied(*of)).collect(),
+            keys: self.guards.keys.extract_if(|(of, key), _| emptied(*of) && !stays(key)).collect(),
             databases: self.guards.databases.extract_if(|of, _| emptied(*of)).collect(),
         }
     }

@@ -66,6 +66,10 @@ pub enum Error {
     NoDatabase { db: u32, target_db: u32, offset: ReplOffset },
     #[error("the target has nothing like {command} (database {db}, offset {offset})")]
     CannotSend { command: String, db: u32, offset: ReplOffset },
+    #[error(
+        "{command} may change keys that it doesn't name, so a cluster can't be given it (database {db}, offset {offset})"
+    )]
+    OverSlots { command: String, db: u32, offset: ReplOffset },
     #[error(transparent)]
     Journal(#[from] journal::Error),
     #[error("copying a key from the source: {0}")]
@@ -96,6 +100,7 @@ impl Error {
             | Error::Learnt { .. }
             | Error::OutOfScope { .. }
             | Error::CannotSend { .. }
+            | Error::OverSlots { .. }
             | Error::NoDatabase { .. }
             | Error::Ended => false,
         }
@@ -103,7 +108,9 @@ impl Error {
 
     pub fn hint(&self) -> Option<String> {
         Some(match self {
-            Error::UnknownCommand { command, .. } | Error::CannotSend { command, .. } => {
+            Error::UnknownCommand { command, .. }
+            | Error::CannotSend { command, .. }
+            | Error::OverSlots { command, .. } => {
                 format!("leave it out with --not-command {}", command.to_ascii_lowercase().replace(' ', "|"))
             }
             Error::NoDatabase { .. } => {
@@ -153,6 +160,8 @@ pub struct Parts {
     pub leftovers: Leftovers,
     /// What stands for the job in the keys of the shard's records.
     pub records: String,
+    /// The job's name, in the keys of what a cluster's slots hold.
+    pub job: String,
     /// The slots that are the shard's, where the source is a cluster.
     pub slots: Option<OwnedSlots>,
     /// Whether functions and scripts are taken from this shard, which has that number.
@@ -263,7 +272,7 @@ impl<'a> Snapshot<'a> {
             let copied = Arc::new(std::mem::take(&mut self.copied));
             let mut unit = UnitBuilder::default();
             let slots = self.parts.slots_now();
-            unit.task(Task::RemoveLeftovers { copied, slots }, self.parts.router.all_lanes());
+            unit.task(Task::RemoveLeftovers { copied, slots }, self.parts.router.everywhere());
             self.parts.router.unit(&mut unit, self.stream_db, ReplOffset(0));
         }
         self.parts.router.copy_end(self.parts.feed.offset, self.stream_db);
@@ -438,10 +447,22 @@ impl<'a> Snapshot<'a> {
             b"repl-stream-db" => self.stream_db = number().unwrap_or(0),
             // Scripts that EVALSHA in the stream of a source up to 4.0 may call; no target forgets them by itself.
             b"lua" if self.parts.leads() && self.passes(&[b"SCRIPT", b"LOAD", value]) => {
-                self.parts.router.copy(0, 0, |out| encode::command(out, &[&b"SCRIPT"[..], b"LOAD", value]));
+                self.keyless(&[b"SCRIPT", b"LOAD", value]);
             }
             _ => {}
         }
+    }
+
+    /// Adds what belongs to no key: it goes along with the values of lane 0, or to every primary of a cluster.
+    fn keyless(&mut self, args: &[&[u8]]) {
+        let router = &mut self.parts.router;
+        if !router.is_by_slot() {
+            return router.copy(0, 0, |out| encode::command(out, args));
+        }
+        let (mut unit, mut raw) = (UnitBuilder::default(), Vec::new());
+        encode::command(&mut raw, args);
+        unit.task(Task::Everywhere { commands: vec![raw] }, router.everywhere());
+        router.unit(&mut unit, 0, ReplOffset(0));
     }
 
     fn function(&mut self, code: &[u8]) {
@@ -454,7 +475,7 @@ impl<'a> Snapshot<'a> {
             self.parts.status.commands_skipped.add(1);
             return;
         }
-        self.parts.router.copy(0, 0, |out| encode::command(out, &load));
+        self.keyless(&load);
     }
 
     fn passes(&self, args: &[&[u8]]) -> bool {

@@ -1,12 +1,11 @@
 //! The target's side of a session: what takes the batches, and what watches over how safe they are there.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
-use super::Error;
 use super::decode;
 use super::feed::{Feed, Rewind};
 use super::key_hash;
@@ -14,17 +13,19 @@ use super::prepare::{Plan, SourcesOf};
 use super::shard::ShardPlan;
 use crate::commands::{self, SmallKeys};
 use crate::config::words::OnError;
-use crate::delivery::Standalone;
 use crate::delivery::guard::Standing;
 use crate::delivery::record::{self, JobState};
 use crate::delivery::unit::{Batch, Task};
+use crate::delivery::{Cluster, Standalone};
 use crate::offset::{ReplId, ReplOffset};
 use crate::resp::command::{Parsed, Parser};
+use crate::slot::Slots;
 use crate::source::Ack;
 use crate::status::{Phase, Shard, Status};
-use crate::target::checkpoint::Following;
+use crate::target::checkpoint::{Following, Places};
 use crate::target::driver::{self, Driver, OnFault};
-use crate::target::{self, replicas};
+use crate::target::nodes::Target;
+use crate::target::{self, cluster, replicas};
 
 /// The first version whose MULTI is never refused.
 const SURE_MULTI: (u16, u16, u16) = (6, 0, 0);
@@ -39,9 +40,6 @@ pub struct Delivery {
 impl Delivery {
     /// Starts what delivers the batches of `queue`, from the records in `following` on where there are any; else the copy
     /// begins, behind `empty_first`.
-    ///
-    /// # Errors
-    /// When there is no delivery to such a target.
     pub fn start(
         plan: &Plan,
         shard: &ShardPlan,
@@ -49,15 +47,9 @@ impl Delivery {
         empty_first: Option<Task>,
         progress: Progress,
         queue: mpsc::Receiver<Batch>,
-    ) -> Result<Self, Error> {
-        let (progress, records) = (Arc::new(progress), shard.records());
-        let mut machine = match following {
-            None => Standalone::new(&records, job.clone()),
-            Some(following) => Standalone::resume(&records, job.clone(), &following.records),
-        };
-        machine.set_careful(!plan.caps.valkey && plan.caps.version < SURE_MULTI);
+    ) -> Self {
+        let progress = Arc::new(progress);
         let driver_plan = driver::Plan {
-            server: plan.target.standalone()?.clone(),
             identity: shard.identity.clone(),
             on_fault: match plan.job.on_error {
                 OnError::Stop => OnFault::Stop,
@@ -74,13 +66,40 @@ impl Delivery {
             empty_first,
             progress: Box::new(Arc::clone(&progress)),
         };
-        let mut driver = Driver::new(driver_plan, machine, queue);
+        let careful = !plan.caps.valkey && plan.caps.version < SURE_MULTI;
+        let at = following.map(|following| &following.at);
+        let driver = match &plan.target {
+            Target::Standalone(server) => {
+                let mut machine = match at {
+                    Some(Places::Lanes(records)) => Standalone::resume(&shard.records(), job.clone(), records),
+                    _ => Standalone::new(&shard.records(), job.clone()),
+                };
+                machine.set_careful(careful);
+                let mut driver = Driver::new(driver_plan, server.clone(), machine, queue);
+                tokio::spawn(async move { driver.run().await })
+            }
+            Target::Cluster(cluster) => {
+                let (name, lanes) = (&plan.job.name, plan.lanes);
+                let mut machine = match at {
+                    Some(Places::Slots { positions, .. }) => {
+                        Cluster::resume(name, job.clone(), positions.iter().copied(), lanes)
+                    }
+                    _ => Cluster::new(name, job.clone(), feeds(shard), lanes),
+                };
+                machine.set_careful(careful);
+                let target = (plan.target.clone(), cluster.clone());
+                let mut driver = cluster::driver::Driver::new(driver_plan, target, (machine, lanes), queue);
+                tokio::task::spawn_local(async move { driver.run().await })
+            }
+        };
         let target = plan.target.clone();
-        Ok(Delivery {
-            driver: tokio::spawn(async move { driver.run().await }),
-            replicas: tokio::spawn(async move { replicas::watch(&target, &*progress).await }),
-        })
+        Delivery { driver, replicas: tokio::spawn(async move { replicas::watch(&target, &*progress).await }) }
     }
+}
+
+/// The slots whose keys a shard writes.
+fn feeds(shard: &ShardPlan) -> Slots {
+    shard.slots.as_ref().map_or_else(Slots::all, |slots| (*slots.now()).clone())
 }
 
 /// Hands on how far the target is.
@@ -94,6 +113,8 @@ pub struct Progress {
     /// False once the target is known to have none: then its records are as safe as they get.
     pub has_replicas: AtomicBool,
     pub sources_of: SourcesOf,
+    /// The servers of a cluster that have what the records say; `None` for a standalone target.
+    pub servers: Mutex<Option<Vec<String>>>,
 }
 
 impl driver::Progress for Arc<Progress> {
@@ -138,6 +159,10 @@ impl driver::Progress for Arc<Progress> {
         self.feed.replid()
     }
 
+    fn servers(&self, run_ids: Vec<String>) {
+        *self.servers.lock().unwrap_or_else(PoisonError::into_inner) = Some(run_ids);
+    }
+
     fn rewind(&self, offset: ReplOffset, epoch: u64, standing: Standing) -> bool {
         self.feed.rewind(Rewind { offset, epoch, standing })
     }
@@ -149,9 +174,10 @@ impl replicas::Watcher for Progress {
         self.applied.borrow().is_some().then_some(offset)
     }
 
-    fn has_records_of(&self, _run_id: &str) -> bool {
-        // There is one server, and who takes over there is found by the lanes.
-        true
+    fn has_records_of(&self, run_id: &str) -> bool {
+        // Of a standalone target there is one server, and who takes over there is found by the lanes.
+        let servers = self.servers.lock().unwrap_or_else(PoisonError::into_inner);
+        servers.as_ref().is_none_or(|servers| servers.iter().any(|server| server == run_id))
     }
 
     fn covered(&self, offset: ReplOffset, replicas: usize) {

@@ -31,8 +31,8 @@ use crate::status::Status;
 use crate::target::checkpoint::{self, Checkpoint};
 use crate::target::connect::{self, Identity};
 use crate::target::nodes::Target;
-use crate::target::owner::Owner;
-use crate::target::{self, InScope, forget, preflight, scan};
+use crate::target::owner::{self, Owner};
+use crate::target::{self, InScope, cluster, forget, preflight, scan};
 
 /// Connections per target: on two cores four lanes of growing flushes reach what bare pipelining does.
 const LANES_DEFAULT: usize = 4;
@@ -152,8 +152,7 @@ async fn begin(plan: Plan, sources: Sources, mut checkpoints: BTreeMap<u32, Chec
     let assigned = sources::assign(&histories.collect(), &sources.primaries);
     for shard in &assigned.lost {
         tracing::warn!(shard, "no primary of the source goes on with what this shard of the records was");
-        let records = record::of_shard(&plan.job.name, *shard);
-        let forget = async || remove_shard(&plan, &records).await;
+        let forget = async || remove_shard(&plan, *shard).await;
         retrying(&plan.status, "target", plan.job.retry_for, forget).await?;
         checkpoints.remove(shard);
     }
@@ -223,28 +222,38 @@ fn check_apart(source: &Info, target: &preflight::Found) -> Result<(), Error> {
     Ok(())
 }
 
-/// Reads what an earlier run of the job left in the target.
+/// Reads what an earlier run of the job left in the target of one shard.
 ///
 /// # Errors
 /// When the target can't be reached.
-pub async fn read_checkpoint(target: &Target, job: &str) -> Result<Checkpoint, Error> {
-    let mut conn = target.standalone()?.connect().await.map_err(target::Error::from)?;
-    Ok(checkpoint::read(&mut conn, job).await?)
+pub async fn read_checkpoint(target: &Target, id: &Identity, shard: u32) -> Result<Checkpoint, Error> {
+    if let Target::Standalone(server) = target {
+        let mut conn = server.connect().await.map_err(target::Error::from)?;
+        return Ok(checkpoint::read(&mut conn, &id.records()).await?);
+    }
+    let mut all = cluster::records::read_shards(target, &id.job).await?;
+    Ok(all.remove(&shard).unwrap_or(Checkpoint::None))
 }
 
 /// The same of all shards, by their numbers.
 async fn read_checkpoints(target: &Target, job: &str) -> Result<BTreeMap<u32, Checkpoint>, Error> {
-    let mut conn = target.standalone()?.connect().await.map_err(target::Error::from)?;
-    Ok(checkpoint::read_shards(&mut conn, job).await?)
+    if let Target::Standalone(server) = target {
+        let mut conn = server.connect().await.map_err(target::Error::from)?;
+        return Ok(checkpoint::read_shards(&mut conn, job).await?);
+    }
+    Ok(cluster::records::read_shards(target, job).await?)
 }
 
 /// Removes what the target holds of one shard.
 ///
 /// # Errors
 /// When the target can't be reached.
-pub async fn remove_shard(plan: &Plan, records: &str) -> Result<(), Error> {
-    let mut conn = connect::side(plan.target.standalone()?, &plan.identity).await?;
-    Ok(checkpoint::remove_shard(&mut conn, records).await?)
+pub async fn remove_shard(plan: &Plan, shard: u32) -> Result<(), Error> {
+    let Target::Standalone(server) = &plan.target else {
+        return Ok(cluster::records::remove_shard(&plan.target, &plan.identity, shard).await?);
+    };
+    let mut conn = connect::side(server, &plan.identity).await?;
+    Ok(checkpoint::remove_shard(&mut conn, &record::of_shard(&plan.job.name, shard)).await?)
 }
 
 /// Removes every key of the job from the target.
@@ -264,10 +273,10 @@ pub async fn change_lanes(plan: &Plan, id: &Identity) -> Result<(), Error> {
     let records = id.records();
     let Checkpoint::Following(following) = checkpoint::read(&mut conn, &records).await? else { return Ok(()) };
     let level = following.resume_point().map(|(_, lowest)| lowest) == Some(following.highest());
-    if level && following.records.len() != plan.lanes {
+    if level && following.lanes() != Some(plan.lanes) {
         let router = Router::new(plan.lanes);
         checkpoint::change_lanes(&mut conn, &records, &following, plan.lanes, |key| router.lane_of(key)).await?;
-        tracing::info!(from = following.records.len(), to = plan.lanes, "lanes changed");
+        tracing::info!(from = following.lanes(), to = plan.lanes, "lanes changed");
     }
     Ok(())
 }
@@ -305,8 +314,13 @@ fn check_checkpoint(checkpoint: &Checkpoint, job: &Job, scope: &Scope, late_ms: 
 
 /// Does with the command that stopped an earlier run what this one is told to.
 async fn take_up_stopped(target: &Target, id: &Identity, job: &Job, checkpoint: &mut Checkpoint) -> Result<(), Error> {
-    let mut conn = connect::side(target.standalone()?, id).await?;
     let key = record::stopped_key(&id.records());
+    let holder = target.holder(&key).await?;
+    let mut conn = connect::named(&holder.server, id, "side").await?;
+    match target {
+        Target::Standalone(server) => owner::check(server, &mut conn, id).await?,
+        Target::Cluster(_) => owner::check_in(target, id).await?,
+    }
     let stopped = conn.ask(&[&b"GET"[..], &key]).await.map_err(target::Error::from)?;
     let Some(words) = stopped.bytes() else { return Ok(()) };
     let Checkpoint::Following(following) = checkpoint else {
@@ -320,10 +334,16 @@ async fn take_up_stopped(target: &Target, id: &Identity, job: &Job, checkpoint: 
         }
         // What it wrote stays as it is.
         OnError::Skip => {
-            let hash = guard::hash_key(&id.records(), 0);
-            for ((db, key), _) in following.guards.keys.extract_if(|_, at| at.0 == 0) {
-                let hdel = [&b"HDEL"[..], &hash, &guard::field(db, &key)];
-                conn.ask(&hdel).await.map_err(target::Error::from)?;
+            let suspects: BTreeSet<_> =
+                following.guards.keys.extract_if(|_, at| at.0 == 0).map(|(key, _)| key).collect();
+            if target.is_cluster() {
+                cluster::records::trust(target, id, &suspects).await?;
+            } else {
+                let hash = guard::hash_key(&id.records(), 0);
+                for (db, key) in suspects {
+                    let hdel = [&b"HDEL"[..], &hash, &guard::field(db, &key)];
+                    conn.ask(&hdel).await.map_err(target::Error::from)?;
+                }
             }
         }
         OnError::Stop | OnError::Recopy => {}

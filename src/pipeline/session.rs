@@ -175,7 +175,7 @@ async fn ground(
         let job = job_state(plan, shard, &joined, *generation, plan.lanes);
         return Ok(Ground { joined, feed, job, following: None });
     }
-    let lanes = following.as_ref().map_or(plan.lanes, |f| f.records.len());
+    let lanes = following.as_ref().and_then(|f| f.lanes()).unwrap_or(plan.lanes);
     tracing::info!(
         shard = shard.number, %source, offset = %joined.offset, generation = *generation, lanes, "resumed"
     );
@@ -229,11 +229,12 @@ fn start(plan: &Plan, shard: &ShardPlan, ground: Ground) -> Result<Running, Erro
         applied: applied_to,
         has_replicas: AtomicBool::new(true),
         sources_of: Arc::clone(&plan.sources_of),
+        servers: Default::default(),
     };
     let leftovers = if following.is_none() { leftovers(plan, shard, &job) } else { decode::Leftovers::None };
     let scope = || Task::RemoveScope { databases: None, slots: shard.slots.as_ref().map(|slots| slots.now()) };
     let empty_first = (leftovers == decode::Leftovers::EmptyFirst).then(scope);
-    let delivery = Delivery::start(plan, shard, (&job, following.as_deref()), empty_first, progress, queue)?;
+    let delivery = Delivery::start(plan, shard, (&job, following.as_deref()), empty_first, progress, queue);
     let (decoded, decode) = oneshot::channel();
     let standing = following.map(|f| f.standing()).unwrap_or_default();
     let asking = Asking::new(tokio::runtime::Handle::current(), Arc::clone(&feed));
@@ -273,7 +274,7 @@ fn parts(
         writer: plan.writer,
         caps: plan.caps,
         copy_keys: CopyKeys::new(side, asking.clone(), plan.job.retry_for),
-        router: Router::new(lanes),
+        router: if plan.target.is_cluster() { Router::by_slot() } else { Router::new(lanes) },
         batches,
         status: Arc::clone(&plan.status),
         shard: Arc::clone(&shard.status),
@@ -282,6 +283,7 @@ fn parts(
         kept: plan.kept.clone(),
         leftovers,
         records: shard.records(),
+        job: plan.job.name.clone(),
         slots: shard.slots.clone(),
         leads: (shard.leader.clone(), shard.number),
         standing,

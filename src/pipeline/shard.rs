@@ -140,7 +140,7 @@ pub async fn follow(plan: &Plan, shard: &ShardPlan, checkpoint: Checkpoint, unti
     };
     loop {
         if let Begin::Resume(following) = &begin
-            && following.records.len() != plan.lanes
+            && following.lanes().is_some_and(|lanes| lanes != plan.lanes)
         {
             begin = change_lanes(plan, shard, begin, &mut generation, &mut backoff).await?;
         }
@@ -154,7 +154,7 @@ pub async fn follow(plan: &Plan, shard: &ShardPlan, checkpoint: Checkpoint, unti
             session::End::Stopped => return Ok(End::Stopped),
             session::End::StoppedInCopy => return Ok(End::StoppedInCopy),
             session::End::Gone => {
-                let forget = async || prepare::remove_shard(plan, &shard.records()).await;
+                let forget = async || prepare::remove_shard(plan, shard.number).await;
                 retrying(&plan.status, &shard.status.place("target"), plan.job.retry_for, forget).await?;
                 return Ok(End::Gone);
             }
@@ -175,7 +175,7 @@ pub async fn follow(plan: &Plan, shard: &ShardPlan, checkpoint: Checkpoint, unti
 
 /// Goes on where the target's records stand; begins anew if they don't say.
 async fn from_records(plan: &Plan, shard: &ShardPlan) -> Result<Begin, Error> {
-    let read = async || prepare::read_checkpoint(&plan.target, &shard.records()).await;
+    let read = async || prepare::read_checkpoint(&plan.target, &shard.identity, shard.number).await;
     let place = shard.status.place("target");
     Ok(match retrying(&plan.status, &place, plan.job.retry_for, read).await? {
         Checkpoint::Following(following) => Begin::Resume(Box::new(following)),

@@ -1,7 +1,9 @@
 //! The stream: commands of the source, one after the other, become units for the lanes.
 
 mod copies;
+mod slots;
 
+use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 
 use super::copy_keys::CopyError;
@@ -15,13 +17,15 @@ use crate::commands::{
 };
 use crate::delivery::guard::{self, Guards, Standing};
 use crate::delivery::record::{self, is_own_key};
-use crate::delivery::unit::{Batch, LaneId, LaneSet};
+use crate::delivery::slots::record as slot_record;
+use crate::delivery::unit::{Batch, LaneId};
 use crate::journal::Read;
 use crate::offset::ReplOffset;
 use crate::rdb;
 use crate::resp::command::{Parsed, Parser};
 use crate::resp::encode;
-use crate::route::{Router, UnitBuilder};
+use crate::route::{Place, UnitBuilder};
+use crate::slot::Slot;
 
 /// Reads the stream and routes its units.
 pub struct Stream<'a> {
@@ -46,6 +50,8 @@ pub struct Stream<'a> {
     epoch: u64,
     /// The target holds guards, which go once every lane's record has passed them.
     guards_stored: bool,
+    /// The slots of a cluster that hold them.
+    guarded: BTreeSet<LaneId>,
     /// Where each lane's record stood when the stream began here, and the highest of them: a lane leaves out the units
     /// up to there, whatever they are made into now.
     passed: (Vec<ReplOffset>, ReplOffset),
@@ -79,6 +85,7 @@ impl<'a> Stream<'a> {
             filtered: 0,
             epoch: 0,
             guards_stored: false,
+            guarded: BTreeSet::new(),
             passed: (Vec::new(), ReplOffset(0)),
             trusted: true,
         }
@@ -94,6 +101,7 @@ impl<'a> Stream<'a> {
 
     fn stand(&mut self, standing: Standing) {
         self.guards_stored = !standing.guards.is_empty();
+        self.guarded = self.slots_of(&standing.guards);
         self.parts.copy_keys.set_guards(standing.guards);
         let highest = standing.lanes.iter().max().copied().unwrap_or_default();
         self.passed = (standing.lanes, highest);
@@ -120,7 +128,7 @@ impl<'a> Stream<'a> {
         self.unit.clear();
         self.written.clear();
         self.epoch = rewind.epoch;
-        self.parts.router = Router::new(self.parts.router.lanes());
+        self.parts.router = self.parts.router.anew();
         self.stand(rewind.standing);
     }
 
@@ -208,6 +216,9 @@ impl<'a> Stream<'a> {
 
     /// Takes the next command of the stream.
     fn take(&mut self, args: Args<'_>) -> Result<(), Error> {
+        if self.guards_stored && !self.guarded.is_empty() {
+            self.drop_guards_of_slots();
+        }
         match commands::lookup(args) {
             Some(spec) if spec.shape == Shape::Infrastructure => self.infrastructure(Command { args, spec })?,
             Some(spec) if self.take_fast(Command { args, spec }) => {}
@@ -242,6 +253,7 @@ impl<'a> Stream<'a> {
             || parts.kept.is_some()
             || !parts.caps.knows(spec.since)
             || parts.copy_keys.guards(self.offset)
+            || !self.unit.is_empty()
         {
             return false;
         }
@@ -269,6 +281,7 @@ impl<'a> Stream<'a> {
             }
             "MULTI" => self.in_transaction = true,
             "EXEC" => {
+                self.parts.status.transactions_split.add(u64::from(self.unit.is_over_slots()));
                 self.in_transaction = false;
                 self.written.clear();
             }
@@ -394,15 +407,17 @@ impl<'a> Stream<'a> {
     fn place(&mut self, command: Command<'_>, alone: bool) -> Result<(), Error> {
         let Command { args, spec } = command;
         let db = self.parts.scope.target_database(self.db);
+        let router = &self.parts.router;
+        let everywhere = router.everywhere();
         match spec.shape {
             Shape::FlushAll | Shape::FlushDb | Shape::SwapDb if self.has_others_keys() => {
                 return self.whole_among_others(command);
             }
             // The hashes go with all else.
-            Shape::FlushAll => _ = self.parts.copy_keys.forget(None),
+            Shape::FlushAll => _ = self.parts.copy_keys.forget(None, |_| false),
             Shape::FlushDb => {
-                let forgotten = self.parts.copy_keys.forget(Some(self.db));
-                self.unit.command(db, self.parts.router.all_lanes(), args.raw());
+                let forgotten = self.parts.copy_keys.forget(Some(self.db), |_| false);
+                self.unit.command(db, everywhere, args.raw());
                 if db == 0 {
                     self.store_guards_again();
                 } else {
@@ -413,30 +428,37 @@ impl<'a> Stream<'a> {
             Shape::SwapDb => return self.swap_whole(command),
             Shape::FlushSlot => return Err(self.cannot_send(spec)),
             Shape::Global if self.is_said_by_all(spec) && !self.parts.leads() => return Ok(()),
-            Shape::Global => {
-                let lanes = self.global_lanes(command);
-                self.unit.command(db, lanes, args.raw());
-                return Ok(());
-            }
+            Shape::Global => return self.global(db, command),
             _ => return self.place_keys(command, alone),
         }
-        self.unit.command(db, self.parts.router.all_lanes(), args.raw());
+        self.unit.command(db, everywhere, args.raw());
         Ok(())
     }
 
     /// Removes guards from the target that the unit at hand ends: a later process would leave out what comes behind it.
     fn remove_guards(&mut self, guards: &Guards) {
-        let records = self.parts.records.clone();
-        let mut remove = |lane: LaneId, field: &[u8]| {
-            let hdel = OwnedArgs::new(&[b"HDEL", &guard::hash_key(&records, lane)[..], field]);
-            self.unit.command(0, LaneSet::one(lane), hdel.args().raw());
-        };
+        let mut remove: Vec<(LaneId, Vec<u8>)> = Vec::new();
         for (db, key) in guards.keys.keys() {
-            remove(self.parts.router.lane_of(key), &guard::field(*db, key));
-            // Keys that can't be trusted are noted there.
-            remove(0, &guard::field(*db, key));
+            let field = guard::field(*db, key);
+            remove.push((self.parts.router.lane_of(key), field.clone()));
+            if !self.parts.router.is_by_slot() {
+                // Keys that can't be trusted are noted there.
+                remove.push((0, field));
+            }
         }
-        guards.databases.keys().for_each(|db| remove(0, &guard::database_field(*db)));
+        remove.extend(guards.databases.keys().map(|db| (0, guard::database_field(*db))));
+        for (lane, field) in remove {
+            let hdel = OwnedArgs::new(&[&b"HDEL"[..], &self.guards_key(lane), &field]);
+            self.unit.command(0, self.parts.router.place(lane), hdel.args().raw());
+        }
+    }
+
+    /// The hash in which the guards of a lane are, or those of a slot.
+    fn guards_key(&self, lane: LaneId) -> Vec<u8> {
+        match u16::try_from(lane).ok().and_then(Slot::new).filter(|_| self.parts.router.is_by_slot()) {
+            Some(slot) => slot_record::guards_key(&self.parts.job, slot),
+            None => guard::hash_key(&self.parts.records, lane),
+        }
     }
 
     /// Answers the units on keys of a database by copies, up to where the source is now; a later process, too.
@@ -447,11 +469,16 @@ impl<'a> Stream<'a> {
     }
 
     /// A message goes with the writes of the slot its channel's name falls in; what every client sees, behind all.
-    fn global_lanes(&self, Command { args, spec }: Command<'_>) -> LaneSet {
-        match (&*spec.name, args.get(1)) {
-            ("PUBLISH" | "SPUBLISH", Some(channel)) => LaneSet::one(self.parts.router.lane_of(channel)),
-            _ => self.parts.router.all_lanes(),
-        }
+    fn global(&mut self, db: u32, command: Command<'_>) -> Result<(), Error> {
+        let Command { args, spec } = command;
+        let router = &self.parts.router;
+        let place = match (&*spec.name, args.get(1)) {
+            ("PUBLISH" | "SPUBLISH", Some(channel)) => router.place_of(channel),
+            _ if router.is_by_slot() => return self.everywhere(args.raw()),
+            _ => router.everywhere(),
+        };
+        self.unit.command(db, place, args.raw());
+        Ok(())
     }
 
     fn place_keys(&mut self, command: Command<'_>, alone: bool) -> Result<(), Error> {
@@ -465,11 +492,6 @@ impl<'a> Stream<'a> {
 
     fn place_with(&mut self, command: Command<'_>, keys: &SmallKeys, alone: bool) -> Result<(), Error> {
         let Command { args, spec } = command;
-        let mut lanes = LaneSet::default();
-        for at in keys.iter() {
-            let key = args.get(at.index).unwrap_or_default();
-            lanes = lanes.with(LaneSet::one(self.parts.router.lane_of(key)));
-        }
         if self.is_stopped_by_guard(command, keys)? {
             return Ok(());
         }
@@ -478,18 +500,24 @@ impl<'a> Stream<'a> {
             let written: Vec<CopyKey> = written.collect();
             self.written.extend(written);
         }
-        if keys.reads_undeclared || lanes.is_empty() {
-            lanes = self.parts.router.all_lanes();
+        if self.parts.router.is_by_slot() {
+            return self.place_in_slots(command, keys);
         }
+        let router = &self.parts.router;
+        let places = keys.iter().map(|at| router.place_of(args.get(at.index).unwrap_or_default()));
+        let place = match places.reduce(Place::with) {
+            Some(place) if !keys.reads_undeclared => place,
+            _ => router.everywhere(),
+        };
         let db = self.parts.scope.target_database(self.db);
         // With copies before it at the same offset it must stay one unit: a record would name both or neither.
         let alone = alone && !self.in_transaction && self.unit.is_empty();
-        let list = lanes.len() > 1 && alone && commands::is_key_list(spec, keys);
+        let list = place.is_several() && alone && commands::is_key_list(spec, keys);
         if !list {
-            self.unit.command(db, lanes, args.raw());
+            self.unit.command(db, place, args.raw());
             return Ok(());
         }
-        for lane in lanes.iter() {
+        for lane in place.lanes() {
             let router = &mut self.parts.router;
             let of_lane = |at: KeyAt| router.lane_of(args.get(at.index).unwrap_or_default()) == lane;
             if let Some(part) = commands::cut(args, spec, keys, of_lane) {
@@ -500,10 +528,13 @@ impl<'a> Stream<'a> {
     }
 
     fn store_guard_field(&mut self, lane: LaneId, field: &[u8], offset: ReplOffset) {
-        let (hash, offset) = (guard::hash_key(&self.parts.records, lane), offset.to_string());
+        let (hash, offset) = (self.guards_key(lane), offset.to_string());
         let hset = OwnedArgs::new(&[b"HSET", &hash[..], field, offset.as_bytes()]);
-        self.unit.command(0, LaneSet::one(lane), hset.args().raw());
+        self.unit.command(0, self.parts.router.place(lane), hset.args().raw());
         self.guards_stored = true;
+        if self.parts.router.is_by_slot() {
+            self.guarded.insert(lane);
+        }
         failpoint!("guard-stored");
     }
 
@@ -522,7 +553,7 @@ impl<'a> Stream<'a> {
         }
         let value = rdb::verify(payload, true).map_err(CopyError::Damaged)?;
         let db = self.parts.scope.target_database(self.db);
-        let lanes = LaneSet::one(self.parts.router.lane_of(key));
+        let place = self.parts.router.place_of(key);
         let attributes = Attributes {
             expires_at_ms: (restore.expiry_ms > 0).then_some(restore.expiry_ms),
             idle_s: restore.idle.and_then(|s| u64::try_from(s).ok()),
@@ -530,7 +561,7 @@ impl<'a> Stream<'a> {
         };
         let writer = self.parts.writer;
         let unit = &mut self.unit;
-        let put = writer.replace(key, &value.value, value.meta, &attributes, |raw| unit.command(db, lanes, raw));
+        let put = writer.replace(key, &value.value, value.meta, &attributes, |raw| unit.command(db, place, raw));
         put.or_else(|error| self.cannot_put(self.db, key, error))
     }
 
@@ -546,7 +577,10 @@ impl<'a> Stream<'a> {
         };
         let mut raw = Vec::new();
         encode::command(&mut raw, &[&b"FUNCTION"[..], b"RESTORE", &payload, policy.as_bytes()]);
-        self.unit.command(0, self.parts.router.all_lanes(), &raw);
+        if self.parts.router.is_by_slot() {
+            return self.everywhere(&raw);
+        }
+        self.unit.command(0, self.parts.router.everywhere(), &raw);
         Ok(())
     }
 
@@ -554,7 +588,7 @@ impl<'a> Stream<'a> {
     fn swap_whole(&mut self, Command { args, .. }: Command<'_>) -> Result<(), Error> {
         let number = |at: usize| args.get(at).and_then(|db| std::str::from_utf8(db).ok()?.parse::<u32>().ok());
         let (Some(a), Some(b)) = (number(1), number(2)) else { return Ok(()) };
-        let all = self.parts.router.all_lanes();
+        let all = self.parts.router.everywhere();
         if self.parts.copy_keys.guards(self.offset) {
             // Keys that stand elsewhere than the stream would change places too.
             return self.swap(a, b);
@@ -565,7 +599,7 @@ impl<'a> Stream<'a> {
             _ => return Ok(()),
         };
         let mut del: Vec<Vec<u8>> = vec![b"DEL".to_vec()];
-        for lane in all.iter() {
+        for lane in all.lanes() {
             del.push(record::key(&self.parts.records, lane));
             del.push(guard::hash_key(&self.parts.records, lane));
         }
@@ -573,9 +607,10 @@ impl<'a> Stream<'a> {
         Ok(())
     }
 
-    /// True where keys of the target are none of this stream's: those that were there before, and other shards'.
+    /// True where keys of the target are none of this stream's: those that were there before, and other shards'. Of a
+    /// cluster nobody can empty all nodes at once.
     fn has_others_keys(&self) -> bool {
-        self.parts.kept.is_some() || self.parts.slots.is_some()
+        self.parts.kept.is_some() || self.parts.slots.is_some() || self.parts.router.is_by_slot()
     }
 
     /// True for what every primary of a cluster has of its own, unlike a message.

@@ -23,6 +23,21 @@ pub fn bulk_number(out: &mut Vec<u8>, number: i64) {
     bulk(out, decimal(number, &mut digits));
 }
 
+/// Appends a number's decimal text alone.
+pub fn number(out: &mut Vec<u8>, mut number: u64) {
+    let mut digits = [0u8; 20];
+    let mut at = digits.len();
+    loop {
+        at -= 1;
+        digits[at] = b'0' + (number % 10) as u8;
+        number /= 10;
+        if number == 0 {
+            break;
+        }
+    }
+    out.extend_from_slice(&digits[at..]);
+}
+
 /// Appends a whole command.
 pub fn command<A: AsRef<[u8]>>(out: &mut Vec<u8>, args: &[A]) {
     array_header(out, args.len());
@@ -69,6 +84,15 @@ mod tests {
             bulk_number(&mut out, n);
             let text = n.to_string();
             assert_eq!(out, format!("${}\r\n{text}\r\n", text.len()).into_bytes());
+        }
+    }
+
+    #[test]
+    fn number_of_every_length_is_its_decimal_text() {
+        for n in [0, 9, 10, 1234567890, u64::MAX] {
+            let mut out = b"x".to_vec();
+            number(&mut out, n);
+            assert_eq!(out, format!("x{n}").into_bytes());
         }
     }
 

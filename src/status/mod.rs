@@ -116,6 +116,8 @@ pub struct Status {
     pub commands_filtered: Counter,
     /// Commands that `--on-error skip` or `--existing keep` left out.
     pub commands_skipped: Counter,
+    /// Transactions of the source whose keys lie in several slots of a cluster: atomic in each of them only.
+    pub transactions_split: Counter,
     pub bytes_to_target: Counter,
     /// Units that were applied, but whose replies were lost with a connection.
     pub replies_unseen: Counter,
@@ -146,6 +148,7 @@ impl Status {
             commands_applied: Counter::default(),
             commands_filtered: Counter::default(),
             commands_skipped: Counter::default(),
+            transactions_split: Counter::default(),
             bytes_to_target: Counter::default(),
             replies_unseen: Counter::default(),
             keys_settled: Counter::default(),
@@ -288,6 +291,7 @@ impl Status {
             commands_applied: self.commands_applied.get(),
             commands_filtered: self.commands_filtered.get(),
             commands_skipped: self.commands_skipped.get(),
+            transactions_split: self.transactions_split.get(),
             bytes_to_target: self.bytes_to_target.get(),
             replies_unseen: self.replies_unseen.get(),
             keys_settled: self.keys_settled.get(),

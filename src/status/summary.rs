@@ -33,6 +33,7 @@ pub struct Summary {
     pub commands_applied: u64,
     pub commands_filtered: u64,
     pub commands_skipped: u64,
+    pub transactions_split: u64,
     pub bytes_to_target: u64,
     pub replies_unseen: u64,
     /// Keys, and fields of hashes, whose expiry was late and is true now.

@@ -6,11 +6,13 @@ use super::Error;
 use super::connect::Identity;
 use crate::delivery::guard::{self, Guards, Standing};
 use crate::delivery::record::{self, JobState, Phase, Record};
+use crate::delivery::slots::Position;
 use crate::delivery::unit::LANES_MAX;
 use crate::net::conn::Conn;
 use crate::offset::{ReplId, ReplOffset};
 use crate::resp::encode;
 use crate::resp::reply::Reply;
+use crate::slot::{SLOTS, Slot};
 
 /// The most shards that a job is looked for: no cluster has more primaries.
 pub const SHARDS_MAX: u32 = 1000;
@@ -26,38 +28,75 @@ pub enum Checkpoint {
     Following(Following),
 }
 
-/// Where each lane of a job stands that was following.
+/// Where a job stands that was following.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Following {
-    /// One for each lane.
-    pub records: Vec<Record>,
+    pub at: Places,
     pub guards: Guards,
+}
+
+/// Where each lane of a standalone target stands, or each slot of a cluster that the shard feeds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Places {
+    Lanes(Vec<Record>),
+    /// The replid is that of the highest.
+    Slots {
+        job: JobState,
+        positions: Vec<(Slot, Position)>,
+    },
 }
 
 impl Following {
     /// What the records have in common; the replid is that of the highest.
     pub fn job(&self) -> JobState {
-        let highest = self.records.iter().max_by_key(|r| r.offset).map(|r| r.job.clone());
-        highest.unwrap_or(JobState { shard: 0, replid: None, generation: 0, lanes: 0, late_ms: 0, scope: 0 })
+        let none = JobState { shard: 0, replid: None, generation: 0, lanes: 0, late_ms: 0, scope: 0 };
+        match &self.at {
+            Places::Lanes(records) => records.iter().max_by_key(|r| r.offset).map_or(none, |r| r.job.clone()),
+            Places::Slots { job, .. } => job.clone(),
+        }
+    }
+
+    /// How many lanes there were; a cluster's records know of none.
+    pub fn lanes(&self) -> Option<usize> {
+        match &self.at {
+            Places::Lanes(records) => Some(records.len()),
+            Places::Slots { .. } => None,
+        }
+    }
+
+    fn positions(&self) -> Vec<(ReplOffset, u32)> {
+        match &self.at {
+            Places::Lanes(records) => records.iter().map(|r| (r.offset, r.stream_db)).collect(),
+            Places::Slots { positions, .. } => positions.iter().map(|(_, p)| (p.offset, p.stream_db)).collect(),
+        }
     }
 
     /// Where the source must go on: its history, and the offset that all lanes have.
     pub fn resume_point(&self) -> Option<(ReplId, ReplOffset)> {
-        Some((self.job().replid?, self.records.iter().map(|r| r.offset).min()?))
+        Some((self.job().replid?, self.positions().into_iter().map(|(offset, _)| offset).min()?))
     }
 
     /// The highest offset that a lane has.
     pub fn highest(&self) -> ReplOffset {
-        self.records.iter().map(|r| r.offset).max().unwrap_or_default()
+        self.positions().into_iter().map(|(offset, _)| offset).max().unwrap_or_default()
     }
 
     /// What the stream is gone on with from the lowest offset.
     pub fn standing(self) -> Standing {
-        Standing {
-            stream_db: self.records.iter().min_by_key(|r| r.offset).map_or(0, |r| r.stream_db),
-            guards: self.guards,
-            lanes: self.records.iter().map(|r| r.offset).collect(),
-        }
+        let stream_db = self.positions().into_iter().min().map_or(0, |(_, db)| db);
+        let lanes = match &self.at {
+            Places::Lanes(records) => records.iter().map(|r| r.offset).collect(),
+            Places::Slots { positions, .. } => {
+                let mut all = vec![ReplOffset(0); usize::from(SLOTS)];
+                for (slot, position) in positions {
+                    if let Some(place) = all.get_mut(slot.index()) {
+                        *place = position.offset;
+                    }
+                }
+                all
+            }
+        };
+        Standing { stream_db, guards: self.guards, lanes }
     }
 }
 
@@ -93,7 +132,7 @@ pub async fn read(conn: &mut Conn, job: &str) -> Result<Checkpoint, Error> {
         return Ok(Checkpoint::Copying { job: newest });
     }
     let guards = guards(conn, job, newest.lanes).await?;
-    Ok(Checkpoint::Following(Following { records, guards }))
+    Ok(Checkpoint::Following(Following { at: Places::Lanes(records), guards }))
 }
 
 async fn mget(conn: &mut Conn, keys: impl ExactSizeIterator<Item = Vec<u8>>) -> Result<Vec<Reply>, Error> {
@@ -170,11 +209,12 @@ pub async fn change_lanes(
     lanes: usize,
     lane_of: impl Fn(&[u8]) -> usize,
 ) -> Result<(), Error> {
-    let Some(record) = from.records.iter().min_by_key(|r| r.offset) else { return Ok(()) };
+    let Places::Lanes(records) = &from.at else { return Ok(()) };
+    let Some(record) = records.iter().min_by_key(|r| r.offset) else { return Ok(()) };
     let mut record = record.clone();
     record.job = JobState { lanes, ..from.job() };
     let mut commands: Vec<Vec<Vec<u8>>> = vec![vec![b"MULTI".to_vec()]];
-    for lane in 0..from.records.len() {
+    for lane in 0..records.len() {
         commands.push(vec![b"DEL".to_vec(), record::key(job, lane), guard::hash_key(job, lane)]);
     }
     for lane in 0..lanes {

@@ -77,7 +77,7 @@ impl Identity {
         self.rounds.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    fn name(&self, round: u64, lane: &str) -> String {
+    pub(super) fn name(&self, round: u64, lane: &str) -> String {
         let shard = self.shard.filter(|_| lane != LEASE_WORD).map(|shard| format!("{shard}.")).unwrap_or_default();
         format!("keyferry:{}:{}:{round}:{shard}{lane}", self.job, self.token())
     }
@@ -176,7 +176,7 @@ pub async fn other_runs(server: &Locator, conn: &mut Conn, id: &Identity) -> Res
     }))
 }
 
-async fn set_name(server: &Locator, conn: &mut Conn, id: &Identity, name: &str) -> Result<(), Error> {
+pub(super) async fn set_name(server: &Locator, conn: &mut Conn, id: &Identity, name: &str) -> Result<(), Error> {
     match conn.call(&[&b"CLIENT"[..], b"SETNAME", name.as_bytes()]).await? {
         Reply::Error(words) => refused(server, id, words),
         _ => Ok(()),

@@ -12,6 +12,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Interval, MissedTickBehavior, Sleep, interval, sleep};
 
 use super::connect::{self, Identity};
+use super::wire::{READ_BYTES, Tokens, Wire};
 use super::{Error, InScope, checkpoint, escape_key, scan};
 use crate::clock::now_ms;
 use crate::delivery::Standalone;
@@ -24,26 +25,19 @@ use crate::net::conn::Conn;
 use crate::net::info::Info;
 use crate::net::locate::Locator;
 use crate::offset::{ReplId, ReplOffset};
-use crate::resp::reply::Scanner;
 use crate::status::{Shard, Status};
 
 /// Bytes taken from the router and not yet applied; beyond, the router waits.
 const QUEUED_BYTES_MAX: usize = 8 << 20;
 
-/// Bytes read from a socket at a time.
-const READ_BYTES: usize = 64 * 1024;
-
 /// How often an idle lane writes its record.
-const RECORD_INTERVAL: Duration = Duration::from_secs(1);
+pub(super) const RECORD_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A target that owes answers and sends nothing for so long is taken for gone.
-const SILENCE_MAX: Duration = Duration::from_secs(60);
+pub(super) const SILENCE_MAX: Duration = Duration::from_secs(60);
 
 /// After so long the status line says that the target doesn't answer.
-const SILENCE_NOTED: Duration = Duration::from_secs(2);
-
-/// A larger buffer is given back when what it held is sent.
-const OUT_BYTES_MAX: usize = 4 << 20;
+pub(super) const SILENCE_NOTED: Duration = Duration::from_secs(2);
 
 /// What to do with a command that the target refuses for good.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,7 +50,6 @@ pub enum OnFault {
 
 /// What the driver needs besides the machine.
 pub struct Plan {
-    pub server: Locator,
     pub identity: Identity,
     pub on_fault: OnFault,
     pub retry_for: Option<Duration>,
@@ -76,6 +69,36 @@ pub struct Plan {
     pub progress: Box<dyn Progress + Send>,
 }
 
+impl Plan {
+    /// Does with commands that were refused for good what is wanted. Returns whether what refused them may go on now, and
+    /// the commands whose keys are to be copied again, each with its target database.
+    ///
+    /// # Errors
+    /// The fault itself, where that ends the job.
+    pub(super) fn take_faults(&self, at: &str, faults: &[Fault]) -> Result<(bool, Vec<(u32, Vec<u8>)>), Error> {
+        let mut goes_on = false;
+        for fault in faults {
+            self.status.error("refused for good");
+            // A refused transaction that doesn't say which command was wrong can't be sent without it.
+            if self.on_fault == OnFault::Stop || fault.what.command == "EXEC" {
+                return Err(Error::Fault(Box::new(fault.clone())));
+            }
+            let recopied = self.on_fault == OnFault::Recopy && !fault.suspects.is_empty();
+            self.status.commands_skipped.add(u64::from(!recopied));
+            if let Some(head) = &fault.copied {
+                self.progress.not_copied(fault.what.db, head);
+            }
+            tracing::warn!(
+                offset = %fault.what.offset, at, db = fault.what.db, command = fault.what.command, recopied,
+                key = escape_key(&fault.what.key), error = fault.words, "left out: the target refuses it for good"
+            );
+            goes_on |= !fault.applied && !recopied;
+        }
+        let recopy = faults.iter().filter(|_| self.on_fault == OnFault::Recopy);
+        Ok((goes_on, recopy.flat_map(|fault| fault.suspects.clone()).collect()))
+    }
+}
+
 /// Hears how far the lanes are.
 pub trait Progress {
     /// Every lane has applied everything up to `offset`.
@@ -88,26 +111,10 @@ pub trait Progress {
     fn not_copied(&self, db: u32, head: &[u8]);
     /// The name of the source's history now: it changes with a failover.
     fn replid(&self) -> Option<ReplId>;
+    /// These servers, by their run ids, have what the records of a cluster say.
+    fn servers(&self, run_ids: Vec<String>);
     /// The target has fallen back: the router is to start again. False if it can't.
     fn rewind(&self, offset: ReplOffset, epoch: u64, standing: Standing) -> bool;
-}
-
-/// A connection and what is on its way through it.
-struct LaneIo {
-    conn: Conn,
-    out: Vec<u8>,
-    /// How much of `out` was written.
-    written: usize,
-    /// Received bytes of a reply that isn't whole.
-    input: Vec<u8>,
-    scanner: Scanner,
-    /// After a refusal: when to send again.
-    resume_at: Option<Instant>,
-    refusals: Backoff,
-    /// True while the status line shows why this lane waits.
-    waits: bool,
-    /// When it last answered, or had nothing to answer.
-    heard: Instant,
 }
 
 /// Why serving the lanes stopped.
@@ -125,10 +132,11 @@ enum Exit {
 
 pub struct Driver {
     plan: Plan,
+    server: Locator,
     machine: Standalone,
     batches: mpsc::Receiver<Batch>,
     ended: bool,
-    lanes: Vec<LaneIo>,
+    lanes: Vec<Wire>,
     /// The server that was written to last.
     run_id: Option<String>,
     read_buf: Vec<u8>,
@@ -141,10 +149,11 @@ pub struct Driver {
 }
 
 impl Driver {
-    pub fn new(plan: Plan, machine: Standalone, batches: mpsc::Receiver<Batch>) -> Self {
+    pub fn new(plan: Plan, server: Locator, machine: Standalone, batches: mpsc::Receiver<Batch>) -> Self {
         let tokens = Tokens::new(plan.rate);
         Driver {
             plan,
+            server,
             machine,
             batches,
             ended: false,
@@ -210,7 +219,7 @@ impl Driver {
     /// Connects all lanes and reads the records; on the first time writes them instead.
     async fn open(&mut self, first: bool) -> Result<(), Error> {
         let lanes = self.machine.lanes();
-        let mut found = connect::connect(&self.plan.server, &self.plan.identity, lanes).await?;
+        let mut found = connect::connect(&self.server, &self.plan.identity, lanes).await?;
         if first {
             let conn = found.conns.first_mut().ok_or_else(|| self.out_of_step())?;
             self.write_first_records(conn).await?;
@@ -234,7 +243,7 @@ impl Driver {
         if !first && self.machine.recorded().is_none() && known.is_some_and(|known| known != found.run_id) {
             return Err(self.lost(Lost::Copy));
         }
-        self.lanes = found.conns.into_iter().map(LaneIo::new).collect();
+        self.lanes = found.conns.into_iter().map(Wire::new).collect();
         Ok(())
     }
 
@@ -264,7 +273,7 @@ impl Driver {
         if self.plan.progress.rewind(offset, epoch, standing) {
             return Ok(());
         }
-        Err(Error::FellBack { address: self.plan.server.to_string(), offset })
+        Err(Error::FellBack { address: self.server.to_string(), offset })
     }
 
     async fn serve(&mut self) -> Result<Exit, Error> {
@@ -389,43 +398,23 @@ impl Driver {
     }
 
     fn poll_write(&mut self, cx: &mut Context<'_>, lane: LaneId) -> Result<Step, Error> {
-        let Some(io) = self.lanes.get_mut(lane) else { return Ok(Step::Idle) };
-        let mut step = Step::Idle;
-        while io.written < io.out.len() {
-            match io.conn.poll_write(cx, io.out.get(io.written..).unwrap_or_default()) {
-                Poll::Ready(Ok(n)) if n > 0 => {
-                    io.written += n;
-                    self.plan.status.bytes_to_target.add(n as u64);
-                    step = Step::Busy;
-                }
-                Poll::Ready(Ok(_)) => return Ok(io.broken(std::io::ErrorKind::WriteZero.into())),
-                Poll::Ready(Err(error)) => return Ok(io.broken(error)),
-                Poll::Pending => return Ok(step),
-            }
-        }
-        if io.written > 0 {
-            failpoint!("written");
-        }
-        io.out.clear();
-        io.out.shrink_to(OUT_BYTES_MAX);
-        io.written = 0;
-        match io.conn.poll_flush(cx) {
-            Poll::Ready(Err(error)) => Ok(io.broken(error)),
-            Poll::Ready(Ok(())) | Poll::Pending => Ok(step),
-        }
+        let Some(wire) = self.lanes.get_mut(lane) else { return Ok(Step::Idle) };
+        Ok(match wire.poll_write(cx, &self.plan.status.bytes_to_target) {
+            Ok(true) => Step::Busy,
+            Ok(false) => Step::Idle,
+            Err(error) => Step::Exit(Exit::Broken(error)),
+        })
     }
 
     fn poll_read(&mut self, cx: &mut Context<'_>, lane: LaneId) -> Result<Step, Error> {
         let mut step = Step::Idle;
         loop {
-            let Some(io) = self.lanes.get_mut(lane) else { return Ok(step) };
-            let read = match io.conn.poll_read(cx, &mut self.read_buf) {
-                Poll::Ready(Ok(0)) => return Ok(io.broken(std::io::ErrorKind::UnexpectedEof.into())),
-                Poll::Ready(Ok(n)) => n,
-                Poll::Ready(Err(error)) => return Ok(io.broken(error)),
-                Poll::Pending => return Ok(step),
+            let Some(wire) = self.lanes.get_mut(lane) else { return Ok(step) };
+            let read = match wire.poll_read(cx, &mut self.read_buf) {
+                Ok(None) => return Ok(step),
+                Ok(Some(read)) => read,
+                Err(error) => return Ok(Step::Exit(Exit::Broken(error))),
             };
-            io.heard = Instant::now();
             step = Step::Busy;
             if let Some(exit) = self.take_answers(lane, read)? {
                 return Ok(Step::Exit(exit));
@@ -438,46 +427,20 @@ impl Driver {
 
     /// Hands the answers among the `read` bytes just received on `lane` to the machine.
     fn take_answers(&mut self, lane: LaneId, read: usize) -> Result<Option<Exit>, Error> {
-        let mut buf = std::mem::take(&mut self.read_buf);
-        let Some(io) = self.lanes.get_mut(lane) else { return Ok(None) };
-        let mut held = std::mem::take(&mut io.input);
-        let mut scanner = std::mem::take(&mut io.scanner);
-        let fresh = buf.get(..read).unwrap_or_default();
-        let mut input: &[u8] = if held.is_empty() {
-            fresh
-        } else {
-            held.extend_from_slice(fresh);
-            &held
-        };
-        let mut result = Ok(None);
-        loop {
-            let Ok((used, scanned)) = scanner.scan(input) else {
-                result = Ok(Some(Exit::Broken(self.out_of_step())));
-                break;
-            };
-            input = input.get(used..).unwrap_or_default();
-            let Some(scanned) = scanned else { break };
-            let event = match self.machine.answer(lane, scanned) {
-                Ok(None) => continue,
-                Ok(Some(event)) => event,
-                Err(_) => {
-                    result = Ok(Some(Exit::Broken(self.out_of_step())));
-                    break;
-                }
-            };
-            result = self.take_event(lane, event);
-            if !matches!(result, Ok(None)) {
-                break;
-            }
-        }
-        let rest = input.to_vec();
-        buf.resize(READ_BYTES, 0);
+        let buf = std::mem::take(&mut self.read_buf);
+        let Some(wire) = self.lanes.get_mut(lane) else { return Ok(None) };
+        let mut reader = std::mem::take(&mut wire.reader);
+        let said =
+            reader.each(buf.get(..read).unwrap_or_default(), |scanned| match self.machine.answer(lane, scanned) {
+                Ok(None) => None,
+                Ok(Some(event)) => self.take_event(lane, event).transpose(),
+                Err(_) => Some(Ok(Exit::Broken(self.out_of_step()))),
+            });
         self.read_buf = buf;
-        if let Some(io) = self.lanes.get_mut(lane) {
-            io.input = rest;
-            io.scanner = scanner;
+        if let Some(wire) = self.lanes.get_mut(lane) {
+            wire.reader = reader;
         }
-        result
+        said.unwrap_or_else(|_| Some(Ok(Exit::Broken(self.out_of_step())))).transpose()
     }
 
     fn take_event(&mut self, lane: LaneId, event: Event) -> Result<Option<Exit>, Error> {
@@ -498,7 +461,7 @@ impl Driver {
             }
             Event::Elsewhere { words } => {
                 status.error(words.split(' ').next().unwrap_or_default());
-                return Ok(Some(Exit::Broken(Error::Elsewhere { address: self.plan.server.to_string(), words })));
+                return Ok(Some(Exit::Broken(Error::Elsewhere { address: self.server.to_string(), words })));
             }
             Event::LostKeys { commands, lost } => {
                 status.commands_applied.add(commands);
@@ -518,27 +481,10 @@ impl Driver {
     }
 
     fn take_faults(&mut self, lane: LaneId, faults: Vec<Fault>) -> Result<Option<Exit>, Error> {
-        for fault in &faults {
-            self.plan.status.error("refused for good");
-            // A refused transaction that doesn't say which command was wrong can't be sent without it.
-            if self.plan.on_fault == OnFault::Stop || fault.what.command == "EXEC" {
-                return Err(Error::Fault(Box::new(fault.clone())));
-            }
-            let recopied = self.plan.on_fault == OnFault::Recopy && !fault.suspects.is_empty();
-            self.plan.status.commands_skipped.add(u64::from(!recopied));
-            if let Some(head) = &fault.copied {
-                self.plan.progress.not_copied(fault.what.db, head);
-            }
-            tracing::warn!(
-                offset = %fault.what.offset, lane, db = fault.what.db, command = fault.what.command, recopied,
-                key = escape_key(&fault.what.key), error = fault.words, "left out: the target refuses it for good"
-            );
-            if !fault.applied && !recopied {
-                self.machine.unpause(lane);
-            }
-        }
-        if self.plan.on_fault == OnFault::Recopy {
-            self.suspects.extend(faults.into_iter().flat_map(|fault| fault.suspects));
+        let (goes_on, suspects) = self.plan.take_faults(&format!("lane {lane}"), &faults)?;
+        self.suspects.extend(suspects);
+        if goes_on {
+            self.machine.unpause(lane);
         }
         Ok(None)
     }
@@ -548,7 +494,7 @@ impl Driver {
         let commands = commands.iter();
         let keys: BTreeSet<(u32, Vec<u8>)> =
             commands.flat_map(|(db, raw)| self.plan.progress.keys_written(*db, raw)).collect();
-        let mut conn = connect::side(&self.plan.server, &self.plan.identity).await?;
+        let mut conn = connect::side(&self.server, &self.plan.identity).await?;
         for (db, key) in keys {
             // Which lane's hash holds it doesn't matter: all are read.
             let hash = guard::hash_key(&self.plan.identity.records(), 0);
@@ -566,7 +512,7 @@ impl Driver {
         }
         let written = async {
             self.note_suspects(&fault.suspects).await?;
-            let mut conn = connect::side(&self.plan.server, &self.plan.identity).await?;
+            let mut conn = connect::side(&self.server, &self.plan.identity).await?;
             let key = record::stopped_key(&self.plan.identity.records());
             conn.ask(&[&b"SET"[..], &key, error.to_string().as_bytes()]).await?;
             failpoint!("stopped-noted");
@@ -580,27 +526,31 @@ impl Driver {
 
     /// Does what plain commands can't, on a connection of its own.
     async fn perform(&mut self, task: &Task) -> Result<(), Error> {
-        let mut conn = connect::side(&self.plan.server, &self.plan.identity).await?;
+        let mut conn = connect::side(&self.server, &self.plan.identity).await?;
         let in_scope = &self.plan.in_scope;
         let info = Info::parse(conn.ask(&[&b"INFO"[..], b"keyspace"]).await?.bytes().unwrap_or_default());
-        let filled = info.keyspace().into_iter().map(|(db, _)| db);
-        match task {
-            Task::RemoveScope { databases, .. } => {
-                for db in filled.filter(|db| databases.as_ref().is_none_or(|list| list.contains(db))) {
-                    scan::remove(&mut conn, db, |key| task.concerns(key) && in_scope(db, key)).await?;
+        let filled: Vec<u32> = info.keyspace().into_iter().map(|(db, _)| db).collect();
+        for step in task.steps() {
+            match step {
+                Task::RemoveScope { databases, .. } => {
+                    for db in filled.iter().filter(|db| databases.as_ref().is_none_or(|list| list.contains(db))) {
+                        scan::remove(&mut conn, *db, |key| step.concerns(key) && in_scope(*db, key)).await?;
+                    }
+                    failpoint!("scope-removed");
                 }
-                failpoint!("scope-removed");
-            }
-            Task::RemoveLeftovers { copied, .. } => {
-                let hash = self.plan.key_hash;
-                let mut removed = 0;
-                for db in filled {
-                    let doomed =
-                        |key: &[u8]| task.concerns(key) && in_scope(db, key) && !copied.contains(&hash(db, key));
-                    removed += scan::remove(&mut conn, db, doomed).await?;
+                Task::RemoveLeftovers { copied, .. } => {
+                    let hash = self.plan.key_hash;
+                    let mut removed = 0;
+                    for db in &filled {
+                        let doomed =
+                            |key: &[u8]| step.concerns(key) && in_scope(*db, key) && !copied.contains(&hash(*db, key));
+                        removed += scan::remove(&mut conn, *db, doomed).await?;
+                    }
+                    failpoint!("leftovers-removed");
+                    tracing::info!(keys = removed, "removed what an earlier copy had left");
                 }
-                failpoint!("leftovers-removed");
-                tracing::info!(keys = removed, "removed what an earlier copy had left");
+                // Of clusters only, and never one in the other.
+                Task::Everywhere { .. } | Task::InOrder(_) => return Err(self.out_of_step()),
             }
         }
         Ok(())
@@ -632,7 +582,7 @@ impl Driver {
 
     /// Says so if the target owes answers for a while; after a long one it is taken for gone.
     fn look_for_silence(&mut self) -> Option<Error> {
-        let owed = |(lane, io): (LaneId, &LaneIo)| self.machine.awaits_answer(lane).then(|| io.heard.elapsed());
+        let owed = |(lane, io): (LaneId, &Wire)| self.machine.awaits_answer(lane).then(|| io.heard.elapsed());
         let longest = self.lanes.iter().enumerate().filter_map(owed).max().unwrap_or_default();
         let silent = longest > SILENCE_NOTED;
         if silent != self.silent {
@@ -643,7 +593,7 @@ impl Driver {
             }
         }
         (longest > SILENCE_MAX)
-            .then(|| Error::Silent { address: self.plan.server.to_string(), seconds: SILENCE_MAX.as_secs() })
+            .then(|| Error::Silent { address: self.server.to_string(), seconds: SILENCE_MAX.as_secs() })
     }
 
     /// Where the status line has the reasons to wait for the target.
@@ -652,11 +602,11 @@ impl Driver {
     }
 
     fn out_of_step(&self) -> Error {
-        Error::OutOfStep { address: self.plan.server.to_string() }
+        Error::OutOfStep { address: self.server.to_string() }
     }
 
     fn lost(&self, lost: Lost) -> Error {
-        Error::Lost { address: self.plan.server.to_string(), lost }
+        Error::Lost { address: self.server.to_string(), lost }
     }
 }
 
@@ -664,58 +614,6 @@ enum Step {
     Idle,
     Busy,
     Exit(Exit),
-}
-
-impl LaneIo {
-    fn new(conn: Conn) -> Self {
-        LaneIo {
-            conn,
-            out: Vec::new(),
-            written: 0,
-            input: Vec::new(),
-            scanner: Scanner::new(),
-            resume_at: None,
-            refusals: Backoff::new(None),
-            waits: false,
-            heard: Instant::now(),
-        }
-    }
-
-    fn broken(&self, error: std::io::Error) -> Step {
-        Step::Exit(Exit::Broken(self.conn.lost(error).into()))
-    }
-}
-
-/// A bound on the bytes a second, as a bucket that fills with time and may go below empty.
-struct Tokens {
-    rate: Option<u64>,
-    level: f64,
-    since: Instant,
-}
-
-impl Tokens {
-    fn new(rate: Option<u64>) -> Self {
-        Tokens { rate, level: 0.0, since: Instant::now() }
-    }
-
-    fn available(&mut self, now: Instant) -> bool {
-        let Some(rate) = self.rate else { return true };
-        let rate = rate as f64;
-        // At most a tenth of a second's worth is saved up.
-        self.level = (self.level + now.duration_since(self.since).as_secs_f64() * rate).min(rate / 10.0);
-        self.since = now;
-        self.level >= 0.0
-    }
-
-    fn spend(&mut self, bytes: usize) {
-        self.level -= if self.rate.is_some() { bytes as f64 } else { 0.0 };
-    }
-
-    /// When more may be sent, if not now.
-    fn next(&self) -> Option<Instant> {
-        let rate = self.rate.filter(|_| self.level < 0.0)?;
-        Some(self.since + Duration::from_secs_f64(-self.level / rate as f64))
-    }
 }
 
 fn place(shard: &Shard, lane: LaneId) -> String {

@@ -1,6 +1,7 @@
 //! Where the data goes: connections to a server or the nodes of a cluster, and the work that plain commands can't do.
 
 pub mod checkpoint;
+pub mod cluster;
 pub mod connect;
 pub mod driver;
 pub mod forget;
@@ -11,13 +12,14 @@ pub mod preflight;
 pub mod replicas;
 pub mod scan;
 pub mod settle;
+mod wire;
 
 use std::sync::Arc;
 
 use crate::delivery::record;
 use crate::delivery::refusal::{Refusal, refusal};
 use crate::delivery::standalone::{Fault, Lost};
-use crate::net::{Side, cluster, conn, permission};
+use crate::net::{self, Side, conn, permission};
 use crate::offset::ReplOffset;
 use crate::resp::reply::Reply;
 
@@ -50,7 +52,7 @@ pub enum Error {
     #[error("target {address} is a cluster, which keyferry can't write to yet")]
     Cluster { address: String },
     #[error("the target's cluster can't be asked: {0}")]
-    Topology(#[from] cluster::Error),
+    Topology(#[from] net::cluster::Error),
     #[error("no node of the target's cluster {address} owns slots {slots}")]
     NotWhole { address: String, slots: String },
     #[error("slot {slot} of the target's cluster {address} is on the move")]

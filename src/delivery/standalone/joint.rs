@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use super::{Lane, Standalone};
-use crate::delivery::flight::{Flush, Holder};
+use crate::delivery::flight::Flush;
+use crate::delivery::parts::Holder;
 use crate::delivery::record::Phase;
 use crate::delivery::rules::rule;
 use crate::delivery::unit::{Item, Joint, LaneId, LaneSet};

@@ -6,6 +6,8 @@ mod cases;
 mod ops;
 mod owner;
 mod random;
+mod seeds;
 mod server;
+mod slots;
 mod source;
 mod world;

@@ -1,12 +1,9 @@
 //! Random schedules, each from a seed that is printed when it fails.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
-
 use proptest::prelude::*;
-use proptest::strategy::ValueTree;
-use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
 use super::ops::{Op, any_op};
+use super::seeds::{number, quietly, try_seed};
 use super::source::{Source, Spec, any_spec};
 use super::world::{Around, World};
 use crate::delivery::rules::Rules;
@@ -40,10 +37,6 @@ fn any_scenario() -> impl Strategy<Value = Scenario> {
     })
 }
 
-thread_local! {
-    static TRYING: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
-}
-
 fn run(scenario: &Scenario, rules: Rules, around: Around) -> Result<(), String> {
     let source = Source::new(scenario.lanes, &scenario.units, scenario.before);
     let rules = Rules { flush_commands_max: scenario.commands_max, ..rules };
@@ -57,61 +50,13 @@ fn run(scenario: &Scenario, rules: Rules, around: Around) -> Result<(), String> 
     world.drain()
 }
 
-/// The same, with a panic of the machine as a failure.
-fn run_caught(scenario: &Scenario, rules: Rules, around: Around) -> Result<(), String> {
-    TRYING.set(true);
-    let caught = catch_unwind(AssertUnwindSafe(|| run(scenario, rules, around)));
-    TRYING.set(false);
-    caught.unwrap_or_else(|panic| {
-        let text = panic.downcast_ref::<String>().cloned();
-        Err(text.or_else(|| panic.downcast_ref::<&str>().map(|s| (*s).to_owned())).unwrap_or_default())
-    })
-}
-
-/// Runs the schedule of a seed; if it fails, returns the smallest found that does, and why.
-fn try_seed(seed: u64, rules: Rules, around: Around) -> Option<(Scenario, String)> {
-    let mut bytes = [0; 32];
-    bytes[..8].copy_from_slice(&seed.to_le_bytes());
-    let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &bytes);
-    let mut runner = TestRunner::new_with_rng(Config::default(), rng);
-    let mut tree = any_scenario().new_tree(&mut runner).ok()?;
-    let mut smallest = tree.current();
-    let mut why = run_caught(&smallest, rules, around).err()?;
-    for _ in 0..2000 {
-        if !tree.simplify() {
-            break;
-        }
-        loop {
-            let scenario = tree.current();
-            match run_caught(&scenario, rules, around) {
-                Err(error) => {
-                    (smallest, why) = (scenario, error);
-                    break;
-                }
-                Ok(()) if !tree.complicate() => return Some((smallest, why)),
-                Ok(()) => {}
-            }
-        }
-    }
-    Some((smallest, why))
-}
-
-fn number(name: &str, default: u64) -> u64 {
-    std::env::var(name).ok().and_then(|n| n.parse().ok()).unwrap_or(default)
-}
-
 #[test]
 fn delivery_under_an_adversary_ends_equal_to_the_source() {
-    // A panic of the machine is a failure like any other, told once at the end.
-    let hook = std::panic::take_hook();
-    std::panic::set_hook(Box::new(move |info| {
-        if !TRYING.get() {
-            hook(info);
-        }
-    }));
+    quietly();
     let (first, cases) = (number("KEYFERRY_PROOF_SEED", 0), number("KEYFERRY_PROOF_CASES", 1500));
     for seed in first..first + cases {
-        if let Some((scenario, why)) = try_seed(seed, Rules::default(), Around::default()) {
+        let run = |scenario: &Scenario| run(scenario, Rules::default(), Around::default());
+        if let Some((scenario, why)) = try_seed(seed, any_scenario(), run) {
             panic!("seed {seed}: {why}\n{scenario:?}");
         }
     }
@@ -153,7 +98,8 @@ fn search_seeds_that_break_without_each_rule() {
         for (name, remove) in REMOVALS {
             let (mut rules, mut around) = (Rules::default(), Around { strict, ..Around::default() });
             remove(&mut rules, &mut around);
-            let found = (0..cases).find_map(|seed| try_seed(seed, rules, around).map(|found| (seed, found)));
+            let run = |scenario: &Scenario| run(scenario, rules, around);
+            let found = (0..cases).find_map(|seed| try_seed(seed, any_scenario(), run).map(|found| (seed, found)));
             match found {
                 Some((seed, (scenario, why))) => {
                     let why: String = why.chars().take(150).collect();

@@ -304,7 +304,7 @@ impl Source {
         if leftovers {
             let mut unit = UnitBuilder::default();
             let task = Task::RemoveLeftovers { copied: std::sync::Arc::default(), slots: None };
-            unit.task(task, router.all_lanes());
+            unit.task(task, router.everywhere());
             router.unit(&mut unit, 0, ReplOffset(0));
         }
         router.copy_end(self.copy_end.0, self.copy_end.1);
@@ -317,12 +317,12 @@ impl Source {
             let mut built = UnitBuilder::default();
             let mut raw = Vec::new();
             if let Some(task) = &part.task {
-                built.task(task.clone(), part.lanes);
+                built.task(task.clone(), part.lanes.into());
             }
             for (db, command) in &part.commands {
                 raw.clear();
                 encode::command(&mut raw, &words(command));
-                built.command(*db, part.lanes, &raw);
+                built.command(*db, part.lanes.into(), &raw);
             }
             match (&part.commands[..], part.lanes.iter().next()) {
                 ([(db, _)], Some(lane)) if part.lanes.len() == 1 && part.task.is_none() => {

@@ -180,6 +180,7 @@ impl World {
         let command: &[u8] = match task {
             Task::RemoveScope { .. } => b"REMOVESCOPE",
             Task::RemoveLeftovers { .. } => b"REMOVELEFTOVERS",
+            other => return Err(format!("a standalone target is given {other:?}")),
         };
         self.server.run(0, vec![vec![command.to_vec()]]);
         self.owner.machine.task_done(lane);

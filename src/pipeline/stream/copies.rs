@@ -8,7 +8,7 @@ use crate::args::{Args, OwnedArgs};
 use crate::commands::{self, CopyKey, Databases, KeyAt, SmallKeys};
 use crate::delivery::guard::{self, Guards};
 use crate::delivery::record::is_own_key;
-use crate::delivery::unit::{LaneSet, Task};
+use crate::delivery::unit::Task;
 use crate::offset::ReplOffset;
 use crate::pipeline::copy_keys::{CopyError, Guard};
 use crate::pipeline::decode::{Error, key_hash, type_of};
@@ -22,13 +22,17 @@ impl Stream<'_> {
     pub(super) fn drop_guards(&mut self) {
         let copy_keys = &self.parts.copy_keys;
         let pending = self.in_transaction || !self.trusted;
-        if !self.guards_stored || pending || self.parts.feed.recorded() < copy_keys.until() {
+        if !self.guards_stored
+            || self.parts.router.is_by_slot()
+            || pending
+            || self.parts.feed.recorded() < copy_keys.until()
+        {
             return;
         }
         failpoint!("guards-dropped");
         self.guards_stored = false;
-        for lane in self.parts.router.all_lanes().iter() {
-            let del = OwnedArgs::new(&[&b"DEL"[..], &guard::hash_key(&self.parts.records, lane)]);
+        for lane in self.parts.router.everywhere().lanes() {
+            let del = OwnedArgs::new(&[&b"DEL"[..], &self.guards_key(lane)]);
             let (offset, db) = self.whole;
             self.parts.router.single(lane, 0, db, offset, del.args().raw());
         }
@@ -183,20 +187,20 @@ impl Stream<'_> {
     /// Adds what makes the target's key equal to `found`.
     pub(super) fn put(&mut self, source_db: u32, key: &[u8], found: &Found) -> Result<(), Error> {
         let db = self.parts.scope.target_database(source_db);
-        let lanes = LaneSet::one(self.parts.router.lane_of(key));
+        let place = self.parts.router.place_of(key);
         let verified = match &found.payload {
             Some(payload) => Some(rdb::verify(payload, false).map_err(CopyError::Damaged)?),
             None => None,
         };
         let Some(value) = verified.filter(|v| self.parts.scope.type_in(type_of(&v.value))) else {
             let del = OwnedArgs::new(&[&b"DEL"[..], key]);
-            self.unit.command(db, lanes, del.args().raw());
+            self.unit.command(db, place, del.args().raw());
             return Ok(());
         };
         let writer = self.parts.writer;
         let attributes = Attributes { expires_at_ms: writer.late(found.expires_at_ms), ..Attributes::default() };
         let unit = &mut self.unit;
-        let put = writer.replace(key, &value.value, value.meta, &attributes, |raw| unit.command(db, lanes, raw));
+        let put = writer.replace(key, &value.value, value.meta, &attributes, |raw| unit.command(db, place, raw));
         put.or_else(|error| self.cannot_put(source_db, key, error))
     }
 
@@ -211,14 +215,15 @@ impl Stream<'_> {
             Databases::These(list) => Some(list.iter().map(|db| self.parts.scope.target_database(*db)).collect()),
         };
         let forgotten: Vec<Guards> = match databases {
-            Databases::All => vec![self.parts.copy_keys.forget(None)],
-            Databases::These(list) => list.iter().map(|db| self.parts.copy_keys.forget(Some(*db))).collect(),
+            Databases::All => vec![self.forget(None)],
+            Databases::These(list) => list.iter().map(|db| self.forget(Some(*db))).collect(),
         };
         // What the transaction did before is gone with the flush, but for what lies elsewhere.
-        self.unit.clear();
+        self.unit.clear_commands();
         let elsewhere: Vec<CopyKey> = self.written.drain(..).filter(|key| !flushed(key.db)).collect();
         let slots = self.parts.slots_now();
-        self.unit.task(Task::RemoveScope { databases: targets.clone(), slots }, self.parts.router.all_lanes());
+        let everywhere = self.parts.router.everywhere();
+        self.unit.task(Task::RemoveScope { databases: targets.clone(), slots }, everywhere);
         forgotten.iter().for_each(|guards| self.remove_guards(guards));
         self.copy(&elsewhere)?;
         // A target database that others flow into as well has lost their keys too.
@@ -244,13 +249,13 @@ impl Stream<'_> {
         let scope = &self.parts.scope;
         let sides: Vec<u32> = [a, b].into_iter().filter(|db| scope.database_in(*db)).collect();
         let targets: Vec<u32> = sides.iter().map(|db| scope.target_database(*db)).collect();
-        self.unit.clear();
+        self.unit.clear_commands();
         let elsewhere: Vec<CopyKey> = self.written.drain(..).filter(|key| !sides.contains(&key.db)).collect();
-        let all = self.parts.router.all_lanes();
+        let all = self.parts.router.everywhere();
         let slots = self.parts.slots_now();
         self.unit.task(Task::RemoveScope { databases: Some(targets.clone()), slots }, all);
         for db in &sides {
-            let forgotten = self.parts.copy_keys.forget(Some(*db));
+            let forgotten = self.forget(Some(*db));
             self.remove_guards(&forgotten);
         }
         self.copy(&elsewhere)?;

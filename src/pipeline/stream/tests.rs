@@ -18,6 +18,7 @@ use crate::pipeline::feed::{Budget, Feed};
 use crate::pipeline::learn::Learner;
 use crate::pipeline::shard::Leader;
 use crate::pipeline::value::ValueWriter;
+use crate::route::Router;
 use crate::source::{self, Ack};
 use crate::status::Status;
 use crate::target::nodes::Target;
@@ -50,6 +51,7 @@ fn parts(batches: mpsc::Sender<Batch>, runtime: &tokio::runtime::Runtime) -> Par
         skip_faults: false,
         kept: None,
         leftovers: Leftovers::None,
+        job: "job".into(),
         records: "job".into(),
         slots: None,
         leads: (Leader::default(), 0),

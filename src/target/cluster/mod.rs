@@ -1,0 +1,6 @@
+//! A cluster as a target: what is in it of a job, and the delivery to it.
+
+mod connect;
+pub mod driver;
+pub mod records;
+mod tasks;

@@ -1,0 +1,171 @@
+//! One connection of a driver, and what is on its way through it.
+
+use std::io;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use super::Error;
+use crate::net::backoff::Backoff;
+use crate::net::conn::Conn;
+use crate::resp::reply::{self, Scanned, Scanner};
+use crate::status::Counter;
+
+/// Bytes read from a socket at a time.
+pub const READ_BYTES: usize = 64 * 1024;
+
+/// A larger buffer is given back when what it held is sent.
+const OUT_BYTES_MAX: usize = 4 << 20;
+
+/// A connection and what is on its way through it.
+#[derive(Debug)]
+pub struct Wire {
+    pub conn: Conn,
+    pub out: Vec<u8>,
+    /// How much of `out` was written.
+    written: usize,
+    pub reader: Reader,
+    /// After a refusal: when to send again.
+    pub resume_at: Option<Instant>,
+    pub refusals: Backoff,
+    /// True while the status line shows why this connection waits.
+    pub waits: bool,
+    /// When it last answered, or had nothing to answer.
+    pub heard: Instant,
+}
+
+/// Received bytes, as answers.
+#[derive(Debug, Default)]
+pub struct Reader {
+    /// Those of a reply that isn't whole.
+    input: Vec<u8>,
+    scanner: Scanner,
+}
+
+impl Reader {
+    /// Calls `take` with each answer that ends among the bytes that just came, until it says something; what is left then
+    /// is lost.
+    ///
+    /// # Errors
+    /// When the bytes are no answers.
+    pub fn each<T>(
+        &mut self,
+        fresh: &[u8],
+        mut take: impl FnMut(Scanned<'_>) -> Option<T>,
+    ) -> Result<Option<T>, reply::Error> {
+        let mut held = std::mem::take(&mut self.input);
+        let mut input: &[u8] = if held.is_empty() {
+            fresh
+        } else {
+            held.extend_from_slice(fresh);
+            &held
+        };
+        loop {
+            let (used, scanned) = self.scanner.scan(input)?;
+            input = input.get(used..).unwrap_or_default();
+            let Some(scanned) = scanned else { break };
+            if let Some(said) = take(scanned) {
+                return Ok(Some(said));
+            }
+        }
+        self.input = input.to_vec();
+        Ok(None)
+    }
+}
+
+impl Wire {
+    pub fn new(conn: Conn) -> Self {
+        Wire {
+            conn,
+            out: Vec::new(),
+            written: 0,
+            reader: Reader::default(),
+            resume_at: None,
+            refusals: Backoff::new(None),
+            waits: false,
+            heard: Instant::now(),
+        }
+    }
+
+    /// Writes what can be written without waiting; true if that was something.
+    ///
+    /// # Errors
+    /// When the connection is lost.
+    pub fn poll_write(&mut self, cx: &mut Context<'_>, written: &Counter) -> Result<bool, Error> {
+        let mut busy = false;
+        while self.written < self.out.len() {
+            match self.conn.poll_write(cx, self.out.get(self.written..).unwrap_or_default()) {
+                Poll::Ready(Ok(n)) if n > 0 => {
+                    self.written += n;
+                    written.add(n as u64);
+                    busy = true;
+                }
+                Poll::Ready(Ok(_)) => return Err(self.lost(io::ErrorKind::WriteZero.into())),
+                Poll::Ready(Err(error)) => return Err(self.lost(error)),
+                Poll::Pending => return Ok(busy),
+            }
+        }
+        if self.written > 0 {
+            failpoint!("written");
+        }
+        self.out.clear();
+        self.out.shrink_to(OUT_BYTES_MAX);
+        self.written = 0;
+        match self.conn.poll_flush(cx) {
+            Poll::Ready(Err(error)) => Err(self.lost(error)),
+            Poll::Ready(Ok(())) | Poll::Pending => Ok(busy),
+        }
+    }
+
+    /// Reads what is there; `None` if nothing is.
+    ///
+    /// # Errors
+    /// When the connection is lost.
+    pub fn poll_read(&mut self, cx: &mut Context<'_>, buf: &mut [u8]) -> Result<Option<usize>, Error> {
+        match self.conn.poll_read(cx, buf) {
+            Poll::Ready(Ok(0)) => Err(self.lost(io::ErrorKind::UnexpectedEof.into())),
+            Poll::Ready(Ok(n)) => {
+                self.heard = Instant::now();
+                Ok(Some(n))
+            }
+            Poll::Ready(Err(error)) => Err(self.lost(error)),
+            Poll::Pending => Ok(None),
+        }
+    }
+
+    fn lost(&self, error: io::Error) -> Error {
+        self.conn.lost(error).into()
+    }
+}
+
+/// A bound on the bytes a second, as a bucket that fills with time and may go below empty.
+#[derive(Debug)]
+pub struct Tokens {
+    rate: Option<u64>,
+    level: f64,
+    since: Instant,
+}
+
+impl Tokens {
+    pub fn new(rate: Option<u64>) -> Self {
+        Tokens { rate, level: 0.0, since: Instant::now() }
+    }
+
+    pub fn available(&mut self, now: Instant) -> bool {
+        let Some(rate) = self.rate else { return true };
+        let rate = rate as f64;
+        // At most a tenth of a second's worth is saved up.
+        self.level = (self.level + now.duration_since(self.since).as_secs_f64() * rate).min(rate / 10.0);
+        self.since = now;
+        self.level >= 0.0
+    }
+
+    pub fn spend(&mut self, bytes: usize) {
+        self.level -= if self.rate.is_some() { bytes as f64 } else { 0.0 };
+    }
+
+    /// When more may be sent, if not now.
+    pub fn next(&self) -> Option<Instant> {
+        let rate = self.rate.filter(|_| self.level < 0.0)?;
+        Some(self.since + Duration::from_secs_f64(-self.level / rate as f64))
+    }
+}

@@ -9,6 +9,7 @@
 //! servers say of who owns what. A set is a slot, or whatever `S` names: one of all keys has one member.
 
 mod dirty;
+pub mod kept;
 mod looking;
 mod moving;
 mod state;
@@ -210,6 +211,27 @@ impl<S: Copy + Ord + Debug> Motion<S> {
         moving.start_over();
         moving.mark_whole();
         Some(moving.state())
+    }
+
+    /// Up to where the shard's units were judged; `None` if it hasn't joined.
+    pub fn decoded_until(&self, shard: Shard) -> Option<ReplOffset> {
+        self.shards.get(&shard).map(|known| known.decoded)
+    }
+
+    /// Up to where the target relies on the shard's history by what it says of sets at rest.
+    pub fn relied_until(&self, shard: Shard) -> ReplOffset {
+        let of_shard = self.fed.values().filter(|feed| feed.shard == shard);
+        of_shard.map(|feed| feed.from).max().unwrap_or_default()
+    }
+
+    /// The shard begins anew: it feeds what it fed from this offset on. Returns what the target must be told of that.
+    pub fn feed_anew(&mut self, shard: Shard, at: ReplOffset) -> Vec<(S, State)> {
+        let old = self.fed.iter_mut().filter(|(_, feed)| feed.shard == shard && feed.from.0 > 0);
+        let anew = old.map(|(set, feed)| {
+            feed.from = at;
+            (*set, feed.state())
+        });
+        anew.collect()
     }
 
     /// The sets that a shard feeds.

@@ -12,7 +12,8 @@ use crate::delivery::guard::Guards;
 use crate::net::backoff::Backoff;
 use crate::net::conn;
 use crate::offset::ReplOffset;
-use crate::source::side::{Found, Side};
+use crate::slot::Slot;
+use crate::source::side::{Found, Position, Side};
 
 /// How long the stream may take to reach the offset of an answer, before the source is asked again.
 const STREAM_WAIT: Duration = Duration::from_secs(10);
@@ -43,6 +44,12 @@ impl CopyError {
             CopyError::Behind(_) => true,
             CopyError::NoOffsets | CopyError::Damaged(_) | CopyError::Ended => false,
         }
+    }
+
+    /// True if the keys are, or may be, at another node of the cluster.
+    pub fn is_redirection(&self) -> bool {
+        let CopyError::Net(conn::Error::Refused { words, .. }) = self else { return false };
+        ["MOVED ", "ASK ", "TRYAGAIN "].iter().any(|word| words.starts_with(word))
     }
 }
 
@@ -160,17 +167,54 @@ impl CopyKeys {
     /// When the source can't be asked, or its stream doesn't come.
     pub fn read(&mut self, keys: &[(u32, Vec<u8>)]) -> Result<(Vec<Found>, ReplOffset), CopyError> {
         let asked: Vec<(u32, &[u8])> = keys.iter().map(|(db, key)| (*db, &key[..])).collect();
+        let (found, offset) = self.ask_at(async |side: &mut Side| side.read_keys(&asked).await)?;
+        self.until = self.until.max(offset);
+        self.guards.keys.extend(keys.iter().map(|key| (key.clone(), offset)));
+        self.suspects.retain(|key| !keys.contains(key));
+        Ok((found, offset))
+    }
+
+    /// Reads keys of a slot that was in motion: who asks remembers where they stand. `None` if they are elsewhere.
+    ///
+    /// # Errors
+    /// As for [`CopyKeys::read`].
+    pub fn read_moved(&mut self, keys: &[(u32, Vec<u8>)]) -> Result<Option<(Vec<Found>, ReplOffset)>, CopyError> {
+        let asked: Vec<(u32, &[u8])> = keys.iter().map(|(db, key)| (*db, &key[..])).collect();
+        match self.ask_at(async |side: &mut Side| side.read_keys(&asked).await) {
+            Err(error) if error.is_redirection() => Ok(None),
+            answer => answer.map(Some),
+        }
+    }
+
+    /// Lists the keys that the source holds of a slot.
+    ///
+    /// # Errors
+    /// As for [`CopyKeys::read`].
+    pub fn list_slot(&mut self, slot: Slot) -> Result<(Vec<(u32, Vec<u8>)>, ReplOffset), CopyError> {
+        self.ask_at(async |side: &mut Side| side.list_slot(slot).await)
+    }
+
+    /// Waits for something else than the source.
+    ///
+    /// # Errors
+    /// When the stream ends meanwhile.
+    pub fn pause(&self, wait: Duration) -> Result<(), CopyError> {
+        self.asking.pause(wait).ok_or(CopyError::Ended)
+    }
+
+    /// Asks for something as it is at an offset, and returns when the stream was received up to there.
+    fn ask_at<T>(
+        &mut self,
+        mut ask: impl AsyncFnMut(&mut Side) -> Result<(T, Position), conn::Error>,
+    ) -> Result<(T, ReplOffset), CopyError> {
         let until = Instant::now() + self.retry_for.unwrap_or(Duration::MAX / 4).max(STREAM_WAIT);
         loop {
             let replid = self.asking.feed().replid().ok_or(CopyError::NoOffsets)?;
-            let (found, position) = self.retrying(async |side: &mut Side| side.read_keys(&asked).await)?;
+            let (found, position) = self.retrying(&mut ask)?;
             let reached = self.asking.feed().stream.wait_written(position.offset.0, STREAM_WAIT);
             // Before 4.0 a server doesn't say; its history ends with its process, and with it this one.
             let same = position.replid.is_none_or(|of| of == replid) && self.asking.feed().replid() == Some(replid);
             if reached && same {
-                self.until = self.until.max(position.offset);
-                self.guards.keys.extend(keys.iter().map(|key| (key.clone(), position.offset)));
-                self.suspects.retain(|key| !keys.contains(key));
                 return Ok((found, position.offset));
             }
             if Instant::now() > until {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::members::Members;
+use super::motion::Motions;
 use super::shard::OwnedSlots;
 use super::shards::{Start, Watched};
 use super::shares::Shares;
@@ -59,6 +60,8 @@ pub struct Plan {
     pub kept: Option<Arc<HashSet<u64>>>,
     pub shares: Shares,
     pub together: Together,
+    /// Slots that move between the source's shards; `None` for a standalone source.
+    pub motions: Option<Arc<Motions>>,
 }
 
 /// A job that may begin, with what its shards begin from.
@@ -137,6 +140,7 @@ pub async fn prepare(
         kept,
         shares: Shares::new(&job, sources.primaries.len()),
         together: Together::default(),
+        motions: None,
         scope,
         status,
         target,
@@ -146,7 +150,11 @@ pub async fn prepare(
 }
 
 /// Gives each primary its place among the records.
-async fn begin(plan: Plan, sources: Sources, mut checkpoints: BTreeMap<u32, Checkpoint>) -> Result<Prepared, Error> {
+async fn begin(
+    mut plan: Plan,
+    sources: Sources,
+    mut checkpoints: BTreeMap<u32, Checkpoint>,
+) -> Result<Prepared, Error> {
     let ran_before = !checkpoints.is_empty();
     let histories = checkpoints.iter().map(|(shard, checkpoint)| (*shard, checkpoint.job().and_then(|job| job.replid)));
     let assigned = sources::assign(&histories.collect(), &sources.primaries);
@@ -181,6 +189,9 @@ async fn begin(plan: Plan, sources: Sources, mut checkpoints: BTreeMap<u32, Chec
             inherits: ran_before && checkpoint.is_none(),
             checkpoint: checkpoint.unwrap_or(Checkpoint::None),
         });
+    }
+    if let Some(watched) = watched.as_ref().filter(|_| !plan.target.is_cluster()) {
+        plan.motions = Some(Motions::begin(&plan, watched.cluster.clone(), &starts).await?);
     }
     Ok(Prepared { plan: Arc::new(plan), starts, watched })
 }

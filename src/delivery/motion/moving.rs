@@ -255,10 +255,13 @@ impl Moving {
         self.begins_at(shard, offset);
         self.writes.remove(&shard);
         self.stored = false;
-        let others = matches!(&self.stage, Stage::Switching { owner, .. } if *owner != shard);
         self.tickets.retain(|_, of| *of != shard);
-        if !others {
-            self.start_over();
+        match &mut self.stage {
+            Stage::Switching { owner, until, .. } if *owner != shard => {
+                // If the switch is dropped and given again: it heard what it had to of this shard.
+                until.entry(shard).and_modify(|until| *until = offset.min(*until));
+            }
+            _ => self.start_over(),
         }
         // Nothing that its lanes were given is on its way any more.
         self.fences.remove(&shard);

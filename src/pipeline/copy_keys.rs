@@ -48,9 +48,13 @@ impl CopyError {
 
     /// True if the keys are, or may be, at another node of the cluster.
     pub fn is_redirection(&self) -> bool {
-        let CopyError::Net(conn::Error::Refused { words, .. }) = self else { return false };
-        ["MOVED ", "ASK ", "TRYAGAIN "].iter().any(|word| words.starts_with(word))
+        matches!(self, CopyError::Net(error) if is_redirection(error))
     }
+}
+
+fn is_redirection(error: &conn::Error) -> bool {
+    let conn::Error::Refused { words, .. } = error else { return false };
+    ["MOVED ", "ASK ", "TRYAGAIN "].iter().any(|word| words.starts_with(word))
 }
 
 /// Whether a unit on a key is to be applied.
@@ -74,11 +78,26 @@ pub struct CopyKeys {
     suspects: HashSet<(u32, Vec<u8>)>,
     /// No guard reaches past this.
     until: ReplOffset,
+    /// Who asks knows what to do about keys that are elsewhere; else they are waited for.
+    redirections: bool,
 }
 
 impl CopyKeys {
     pub fn new(side: Side, asking: Asking, retry_for: Option<Duration>) -> Self {
-        CopyKeys { side, asking, retry_for, guards: Guards::default(), suspects: HashSet::new(), until: ReplOffset(0) }
+        CopyKeys {
+            side,
+            asking,
+            retry_for,
+            guards: Guards::default(),
+            suspects: HashSet::new(),
+            until: ReplOffset(0),
+            redirections: false,
+        }
+    }
+
+    /// Keys that are elsewhere are an answer.
+    pub fn with_redirections(self, redirections: bool) -> Self {
+        CopyKeys { redirections, ..self }
     }
 
     /// Forgets the guards that the stream has passed; true if any are left for a unit at `offset`.
@@ -263,6 +282,9 @@ impl CopyKeys {
                 Ok(answer) => return Ok(answer),
                 Err(error) => error,
             };
+            if self.redirections && is_redirection(&error) {
+                return Err(error.into());
+            }
             let wait = if error.is_passing() { backoff.failed(Instant::now()) } else { None };
             let Some(wait) = wait else { return Err(error.into()) };
             self.asking.pause(wait).ok_or(CopyError::Ended)?;

@@ -14,6 +14,9 @@ use crate::target::{InScope, settle};
 /// The part of the job's memory that names and times may take while settling: nothing else is buffered then.
 const MEMORY_PART: u64 = 4;
 
+/// The shard of a key.
+type ShardOf = Arc<dyn Fn(&[u8]) -> u32 + Send + Sync>;
+
 /// A job that is to leave its target.
 pub struct Closing {
     target: Target,
@@ -22,6 +25,7 @@ pub struct Closing {
     late_ms: i64,
     in_scope: InScope,
     sources_of: SourcesOf,
+    shard_of: ShardOf,
     memory_bytes: u64,
     retry_for: Option<Duration>,
     status: Arc<Status>,
@@ -29,12 +33,14 @@ pub struct Closing {
 
 impl Closing {
     pub fn of(plan: &Plan) -> Self {
+        let feeders = plan.feeders.clone();
         Closing {
             target: plan.target.clone(),
             identity: plan.identity.clone(),
             late_ms: plan.late_ms,
             in_scope: Arc::clone(&plan.in_scope),
             sources_of: Arc::clone(&plan.sources_of),
+            shard_of: Arc::new(move |key| feeders.shard_of(key)),
             memory_bytes: plan.job.memory_bytes,
             retry_for: plan.job.retry_for,
             status: Arc::clone(&plan.status),
@@ -81,6 +87,7 @@ impl Closing {
             late_ms: self.late_ms,
             in_scope: &*self.in_scope,
             sources_of: &*self.sources_of,
+            shard_of: &*self.shard_of,
             bytes_max: usize::try_from(self.memory_bytes / MEMORY_PART).unwrap_or(usize::MAX),
         }
     }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::members::Members;
 use super::motion::Motions;
-use super::shard::OwnedSlots;
+use super::shard::{Feeders, OwnedSlots};
 use super::shards::{Start, Watched};
 use super::shares::Shares;
 use super::sources::{self, Sources};
@@ -60,6 +60,7 @@ pub struct Plan {
     pub kept: Option<Arc<HashSet<u64>>>,
     pub shares: Shares,
     pub together: Together,
+    pub feeders: Feeders,
     /// Slots that move between the source's shards; `None` for a standalone source.
     pub motions: Option<Arc<Motions>>,
 }
@@ -91,10 +92,8 @@ pub async fn prepare(
     let lanes = job.lanes.map_or(LANES_DEFAULT, usize::from);
     for primary in &sources.primaries {
         check_apart(&primary.info, &found)?;
-        tracing::info!(
-            source = %primary.origin.primary(), target = %target, source_server = primary.info.product(),
-            target_server = found.info.product(), lanes, "connected"
-        );
+        let (source_server, target_server) = (primary.info.product(), found.info.product());
+        tracing::info!(source = %primary.origin.primary(), %target, source_server, target_server, lanes, "connected");
     }
     let sources_of = sources_of(&job, &scope);
     let in_scope = in_scope(&sources_of, &scope);
@@ -140,6 +139,7 @@ pub async fn prepare(
         kept,
         shares: Shares::new(&job, sources.primaries.len()),
         together: Together::default(),
+        feeders: Feeders::default(),
         motions: None,
         scope,
         status,
@@ -181,10 +181,12 @@ async fn begin(
             watched.members.add(number, node);
         }
         let checkpoint = checkpoints.remove(&number);
+        let slots = primary.node.map(|node| OwnedSlots::new(node.slots));
+        plan.feeders.add(number, slots.clone());
         starts.push(Start {
             number,
             source_keys: keys_in_scope(&primary.info, &plan.scope),
-            slots: primary.node.map(|node| OwnedSlots::new(node.slots)),
+            slots,
             origin: primary.origin,
             inherits: ran_before && checkpoint.is_none(),
             checkpoint: checkpoint.unwrap_or(Checkpoint::None),

@@ -292,7 +292,7 @@ fn parts(
         scope: Arc::clone(&plan.scope),
         writer: plan.writer,
         caps: plan.caps,
-        copy_keys: CopyKeys::new(side, asking.clone(), plan.job.retry_for),
+        copy_keys: CopyKeys::new(side, asking.clone(), plan.job.retry_for).with_redirections(plan.motions.is_some()),
         router: if plan.target.is_cluster() { Router::by_slot() } else { Router::new(lanes) },
         batches,
         status: Arc::clone(&plan.status),

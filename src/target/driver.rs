@@ -70,13 +70,16 @@ pub struct Plan {
     pub progress: Box<dyn Progress + Send>,
 }
 
+/// Commands in RESP, each with its target database.
+pub(super) type Commands = Vec<(u32, Vec<u8>)>;
+
 impl Plan {
     /// Does with commands that were refused for good what is wanted. Returns whether what refused them may go on now, and
     /// the commands whose keys are to be copied again, each with its target database.
     ///
     /// # Errors
     /// The fault itself, where that ends the job.
-    pub(super) fn take_faults(&self, at: &str, faults: &[Fault]) -> Result<(bool, Vec<(u32, Vec<u8>)>), Error> {
+    pub(super) fn take_faults(&self, at: &str, faults: &[Fault]) -> Result<(bool, Commands), Error> {
         let mut goes_on = false;
         for fault in faults {
             self.status.error("refused for good");

@@ -38,6 +38,8 @@ pub struct Plan<'a> {
     pub in_scope: &'a (dyn Fn(u32, &[u8]) -> bool + Send + Sync),
     /// The source databases that go to a target database.
     pub sources_of: &'a (dyn Fn(u32) -> Vec<u32> + Send + Sync),
+    /// The shard of a key: the source primary whose records tell of it.
+    pub shard_of: &'a (dyn Fn(&[u8]) -> u32 + Send + Sync),
     /// Memory for names and times, about; what doesn't fit is done in further passes over the target.
     pub bytes_max: usize,
 }

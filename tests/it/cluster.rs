@@ -53,7 +53,8 @@ impl Cluster {
         }
         let cluster = Cluster { nodes, ids };
         for node in &cluster.nodes[1..] {
-            cluster.nodes[0].client().call(&cmd!["CLUSTER", "MEET", "127.0.0.1", node.port]);
+            let port = if node.has_line("tls-cluster yes") { node.port2 } else { node.port };
+            cluster.nodes[0].client().call(&cmd!["CLUSTER", "MEET", "127.0.0.1", port]);
         }
         cluster.until_ok();
         let replicas = (cluster.nodes.len() - primaries) / primaries;

@@ -105,6 +105,12 @@ impl Server {
         self.version() >= least
     }
 
+    /// Whether it was started with this config line.
+    #[allow(dead_code, reason = "the benchmark has no clusters")]
+    pub fn has_line(&self, line: &str) -> bool {
+        self.config.iter().any(|known| known == line)
+    }
+
     #[allow(dead_code, reason = "the benchmark asks")]
     pub fn pid(&self) -> u32 {
         self.child.id()

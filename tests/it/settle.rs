@@ -54,6 +54,7 @@ impl Job {
             identity: &self.identity,
             late_ms: GRACE_MS,
             sources_of: &|db| vec![db],
+            shard_of: &|_| 0,
             in_scope: &self.in_scope,
             bytes_max: self.bytes_max,
         }

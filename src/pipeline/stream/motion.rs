@@ -117,6 +117,16 @@ impl Stream<'_> {
         }
     }
 
+    /// Keys of one slot that were to be copied are elsewhere by the word of the source: they are copied when the slot has
+    /// come to rest.
+    pub(super) fn note_moved(&mut self, keys: &[Name]) -> Result<(), Error> {
+        let (Some(motions), Some((_, first))) = (self.parts.motions.clone(), keys.first()) else { return Ok(()) };
+        let slot = Slot::of(first);
+        motions.with(|machine| machine.sign(slot));
+        let names: Vec<(u32, &[u8])> = keys.iter().map(|(db, key)| (*db, &key[..])).collect();
+        self.judge(&motions, slot, &names, Effect::Writes).map(|_| ())
+    }
+
     fn write_state(&mut self, slot: Slot, state: &State) {
         let place = self.parts.router.place(self.parts.router.lane_of_slot(slot));
         let (key, text) = (hash_key(&self.parts.job), state.encode());

@@ -36,6 +36,9 @@ const QUEUED_BYTES_MAX: usize = 32 << 20;
 /// How long connecting to a node may take: the others stand still meanwhile.
 const CONNECT_MAX: Duration = Duration::from_secs(3);
 
+/// How long to wait at most before a cluster is looked at again that lacks a node: a failover takes a few seconds.
+const WAIT_MAX: Duration = Duration::from_millis(500);
+
 /// How soon to look again after slots that weren't where they were thought to be.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
@@ -191,7 +194,7 @@ impl Driver {
         self.plan.status.waiting(&self.place(), &format!("{error}: connecting again"));
         self.waits = true;
         tracing::warn!(error = %error, "target lost");
-        self.backoff.failed(Instant::now()).ok_or(error)
+        self.backoff.failed(Instant::now()).map(|wait| wait.min(WAIT_MAX)).ok_or(error)
     }
 
     /// Nothing is waited for any more.

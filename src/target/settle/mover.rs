@@ -1,5 +1,6 @@
 //! Moving expiries and the markers with them, batch by batch.
 
+use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
 use super::find::{self, Search};
@@ -7,12 +8,12 @@ use super::items::{Direction, Item, Items, Place, Upto};
 use super::marker::{self, Marker, Settled};
 use super::{Error, Plan};
 use crate::clock;
-use crate::delivery::guard;
+use crate::delivery::{guard, record, slots};
 use crate::net::info::Info;
 use crate::resp::encode;
 use crate::resp::reply::Reply;
-use crate::slot::{Slot, tag};
-use crate::target::connect::{self, Identity};
+use crate::slot::Slot;
+use crate::target::connect;
 use crate::target::nodes::{Open, Target};
 use crate::target::{ask, escape_key, refused};
 
@@ -242,7 +243,7 @@ impl<'a> Mover<'a> {
     fn commands(&self, items: &[Item<'_>], slot: Slot, marker: &mut Marker, unsettled: bool) -> (Vec<u8>, usize) {
         let (mut out, mut count, mut db) = (Vec::with_capacity(items.len() * 80), 0, None);
         let soon = clock::now_ms().saturating_add(SOON_MS);
-        let mut noted = Vec::new();
+        let mut noted: BTreeMap<Vec<u8>, Vec<Vec<u8>>> = BTreeMap::new();
         for item in items {
             let Some(at_ms) = self.moved(item, marker.late_ms) else {
                 marker.settled.left += 1;
@@ -250,7 +251,8 @@ impl<'a> Mover<'a> {
             };
             match self.direction {
                 Direction::Settle if at_ms <= soon => {
-                    noted.extend((self.plan.sources_of)(item.db).into_iter().map(|db| guard::field(db, item.key)));
+                    let fields = (self.plan.sources_of)(item.db).into_iter().map(|db| guard::field(db, item.key));
+                    noted.entry(guards_key(self.plan, slot, item.key)).or_default().extend(fields);
                 }
                 Direction::Settle => marker.due_ms = marker.due_ms.min(at_ms),
                 Direction::Unsettle => {}
@@ -271,11 +273,11 @@ impl<'a> Mover<'a> {
             encode::command(&mut out, &[&b"SELECT"[..], b"0"]);
             count += 1;
         }
-        if !noted.is_empty() {
-            encode::array_header(&mut out, 2 + 2 * noted.len());
+        for (hash, fields) in noted.iter().filter(|(_, fields)| !fields.is_empty()) {
+            encode::array_header(&mut out, 2 + 2 * fields.len());
             encode::bulk(&mut out, b"HMSET");
-            encode::bulk(&mut out, &guards_key(self.plan, slot));
-            noted.iter().flat_map(|field| [&field[..], b"0"]).for_each(|word| encode::bulk(&mut out, word));
+            encode::bulk(&mut out, hash);
+            fields.iter().flat_map(|field| [&field[..], b"0"]).for_each(|word| encode::bulk(&mut out, word));
             count += 1;
         }
         let key = marker_key(self.plan, slot);
@@ -426,12 +428,12 @@ fn marker_key(plan: &Plan<'_>, slot: Slot) -> Vec<u8> {
     if plan.target.is_cluster() { marker::slot_key(job, slot) } else { marker::key(job) }
 }
 
-/// Where keys are noted that can't be trusted when the stream goes on.
-fn guards_key(plan: &Plan<'_>, slot: Slot) -> Vec<u8> {
-    let Identity { job, .. } = plan.identity;
+/// Where a key is noted that can't be trusted when the stream goes on: among the records of its shard, or its slot.
+fn guards_key(plan: &Plan<'_>, slot: Slot, key: &[u8]) -> Vec<u8> {
+    let job = &plan.identity.job;
     match plan.target.is_cluster() {
-        true => format!("keyferry:{job}:{{{}}}:guards", tag(slot)).into_bytes(),
-        false => guard::hash_key(job, 0),
+        true => slots::record::guards_key(job, slot),
+        false => guard::hash_key(&record::of_shard(job, (plan.shard_of)(key)), 0),
     }
 }
 

@@ -128,6 +128,13 @@ impl Source {
         self.copied_function = self.function();
     }
 
+    /// Makes what was done so far the snapshot, and adds what comes behind it.
+    pub fn snapshot_and(&mut self, stream: impl Fn(&mut Source)) -> &mut Self {
+        self.snapshot();
+        stream(self);
+        self
+    }
+
     /// The text of the function that every primary has.
     pub fn function(&self) -> Option<Vec<u8>> {
         match self.data.keys.get(&(0, FUNCTION.to_vec()))? {

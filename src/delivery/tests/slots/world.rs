@@ -356,9 +356,6 @@ impl World {
             self.owner.write_first_records(&mut self.nodes);
         }
         let found = self.found();
-        if std::env::var("KFDBG").is_ok() {
-            println!("settle {:?}", found.iter().filter(|f| !f.records.is_empty()).collect::<Vec<_>>());
-        }
         match self.owner.machine.settle(&found) {
             Ok(Reread::Continue) => {}
             Ok(Reread::Rewind { offset, epoch, .. }) if self.lost => self.owner.rewind(&self.source, offset, epoch),

@@ -201,11 +201,11 @@ impl<S: Copy + Ord + Debug> Motion<S> {
     ///
     /// Returns what the target must be told before that is relied on. Lanes may yet bring what they were given of a set
     /// that was in motion, and overwrite it; so the target must be told as well that a later process is to doubt whatever
-    /// it finds in motion, and to begin at the records. `None` while the switch is on its way: that stands.
+    /// it finds in motion, and to begin at the records. `None` while the switch is on its way, which can't be taken back:
+    /// nothing is done then, and it must be tried again.
     pub fn doubt(&mut self, set: S) -> Option<State> {
         let moving = self.set_in_motion(set);
         if matches!(moving.stage, Stage::Switching { .. }) {
-            // All that its owner and the others had to say until then was heard.
             return None;
         }
         moving.start_over();

@@ -127,6 +127,9 @@ pub async fn run(
     running.receive.abort();
     running.delivery.driver.abort();
     running.delivery.replicas.abort();
+    if let Some(motions) = &plan.motions {
+        motions.ended(shard.number);
+    }
     let thread = running.thread;
     let joined = tokio::task::spawn_blocking(move || thread.join()).await;
     if !matches!(joined, Ok(Ok(()))) {

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{Hash, Hasher};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use tokio::sync::{Notify, watch};
 
@@ -22,6 +23,9 @@ use crate::source::origin::Origin;
 use crate::target::checkpoint::{Checkpoint, Following};
 use crate::target::connect::Identity;
 use crate::target::states;
+
+/// How long to wait before it is looked again whether a switch has landed.
+const SWITCH_WAIT: Duration = Duration::from_millis(5);
 
 /// What stands in the table of feeders for a slot that nobody feeds.
 const NOBODY: u32 = u32::MAX;
@@ -194,6 +198,15 @@ impl Motions {
         Ok(())
     }
 
+    /// A session of the shard has ended: what its lanes were given and haven't acknowledged doesn't count.
+    pub fn ended(&self, shard: Shard) {
+        self.with(|machine| {
+            if let Some(at) = machine.decoded_until(shard) {
+                machine.rewinds(shard, at);
+            }
+        });
+    }
+
     fn has_begun(&self, shard: Shard) {
         lock(&self.awaited).remove(&shard);
         self.wanted.notify_one();
@@ -244,14 +257,26 @@ impl Motions {
     }
 
     /// Has all keys of these slots copied.
-    async fn doubt(&self, plan: &Plan, id: &Identity, slots: Vec<Slot>) -> Result<(), Error> {
-        if slots.is_empty() {
+    async fn doubt(&self, plan: &Plan, id: &Identity, mut slots: Vec<Slot>) -> Result<(), Error> {
+        let mut states: Vec<(Slot, State)> = Vec::new();
+        loop {
+            self.with(|machine| {
+                slots.retain(|slot| match machine.doubt(*slot) {
+                    Some(state) => {
+                        states.push((*slot, state));
+                        false
+                    }
+                    None => true,
+                });
+            });
+            if slots.is_empty() {
+                break;
+            }
+            tokio::time::sleep(SWITCH_WAIT).await;
+        }
+        if states.is_empty() {
             return Ok(());
         }
-        let states: Vec<(Slot, State)> = self.with(|machine| {
-            let doubt = |slot: Slot| Some((slot, machine.doubt(slot)?));
-            slots.into_iter().filter_map(doubt).collect()
-        });
         tracing::info!(slots = states.len(), "all keys of slots are copied: their streams may not have told of all");
         self.tell(plan, id, &states, true).await
     }

@@ -6,7 +6,7 @@ use super::lanes::{Do, Entry, LANES, Lane, Record, Target};
 use super::ops::Op;
 use super::source::{Change, Found, Key, SHARDS, SLOTS, Source, UNIT_BYTES, View};
 use crate::delivery::motion::{
-    Effect, Look, Motion, Name, Offsets, Part, State, Unit, Verdict, Work, relied_until, resume_from,
+    Effect, Look, Motion, Name, Offsets, Part, Stage, State, Unit, Verdict, Work, relied_until, resume_from,
 };
 use crate::delivery::rules::MotionRules;
 use crate::offset::ReplOffset;
@@ -217,6 +217,7 @@ impl World {
     /// A shard that goes on with another history may have lost what nobody received, of slots that it had given away:
     /// no stream tells of that.
     fn doubt_forked(&mut self, shard: usize) {
+        self.end_switches();
         let slots: Vec<usize> = (0..SLOTS).filter(|slot| self.is_doubtful(shard, *slot)).collect();
         let what = self.doubt(slots);
         let forks = self.shards[shard].forks;
@@ -232,8 +233,23 @@ impl World {
 
     /// All keys of these slots are to be copied; what the target is told of that at once.
     fn doubt(&mut self, slots: Vec<usize>) -> Vec<Do> {
+        self.end_switches();
         let states = slots.into_iter().filter_map(|slot| Some(Do::State(slot, self.motion.doubt(slot)?)));
         std::iter::once(Do::Whole).chain(states.collect::<Vec<_>>()).collect()
+    }
+
+    /// Waits until no switch is on its way.
+    fn end_switches(&mut self) {
+        let switching = |(_, _, stage): (usize, i64, &Stage)| matches!(stage, Stage::Switching { .. });
+        for _ in 0..2 {
+            if self.motion.in_motion().any(switching) {
+                for shard in 0..SHARDS {
+                    self.connect(shard).expect("the target is there");
+                }
+                self.pump();
+            }
+        }
+        assert!(!self.motion.in_motion().any(switching), "a switch that neither lands nor is dropped");
     }
 
     /// A slot in motion, or one that the shard has lost or gained without a trace so far.
@@ -260,14 +276,20 @@ impl World {
         let end = self.source.nodes[shard].end();
         let target = &self.target;
         self.motion.reread(shard as u32, target.id, |slot| target.state(slot));
+        self.motion.rewinds(shard as u32, ReplOffset(end));
+        // Nothing that the lanes had counts any more.
+        for lane in shard * LANES..(shard + 1) * LANES {
+            self.lanes[lane] = Lane::standing_at(self.target.content.records[&lane]);
+        }
+        (self.shards[shard].connected, self.shards[shard].target) = (true, self.target.id);
+        self.end_switches();
         let fed = |slot: usize| self.motion.feeder(slot) == Some(shard as u32);
         let slots: Vec<usize> = (0..SLOTS).filter(|slot| fed(*slot) || self.is_doubtful(shard, *slot)).collect();
-        self.motion.rewinds(shard as u32, ReplOffset(end));
         self.motion.rewound(shard as u32, ReplOffset(end));
         let what = self.doubt(slots);
         let (mut records, forks) = (Vec::new(), self.source.nodes[shard].forks.len());
         for lane in shard * LANES..(shard + 1) * LANES {
-            let record = Record { offset: end, pieces: self.lanes[lane].applied.pieces, forks };
+            let record = Record { offset: end, pieces: self.target.content.records[&lane].pieces, forks };
             self.lanes[lane] = Lane::standing_at(record);
             self.shards[shard].passed[lane % LANES] = end;
             records.push((lane, record));

@@ -101,8 +101,6 @@ pub(crate) struct MotionRules {
     pub whole_when_emptied: bool,
     /// Nothing is copied before the old feeder's lanes have acknowledged what they were given.
     pub feeder_drained: bool,
-    /// A key noted while it is read is read again.
-    pub noted_while_read: bool,
     /// A unit of another shard waits while the switch is on its way.
     pub switch_awaited: bool,
     /// The switch waits for what all shards' lanes were given of the motion.
@@ -130,7 +128,6 @@ impl Default for MotionRules {
             guarded: true,
             whole_when_emptied: true,
             feeder_drained: true,
-            noted_while_read: true,
             switch_awaited: true,
             switch_behind_all: true,
             switch_on_one_target: true,

@@ -76,17 +76,6 @@ impl Dirty {
         }
     }
 
-    /// With a rule taken out: also those noted meanwhile.
-    #[cfg(test)]
-    pub fn copied_all(&mut self, keys: &[Name], at: ReplOffset) {
-        self.until = self.until.max(at);
-        for name in keys {
-            self.waiting.remove(name);
-            self.taken.remove(name);
-            self.copied.insert(name.clone(), at);
-        }
-    }
-
     /// No copy is to be relied on: all are made again.
     pub fn doubt(&mut self) {
         self.waiting.append(&mut self.taken);
@@ -106,11 +95,6 @@ impl Dirty {
     /// True when every key noted was copied.
     pub fn is_clean(&self) -> bool {
         self.waiting.is_empty() && self.taken.is_empty()
-    }
-
-    /// How many keys are to be copied.
-    pub fn unclean(&self) -> usize {
-        self.waiting.len() + self.taken.len()
     }
 
     /// No copied key stands behind this offset.
@@ -156,6 +140,6 @@ mod tests {
             assert!(dirty.is_clean());
         }
         dirty.doubt();
-        assert_eq!((dirty.unclean(), dirty.bytes()), (1, 1 + KEY_BYTES));
+        assert_eq!((dirty.take(9).len(), dirty.bytes()), (1, 1 + KEY_BYTES));
     }
 }

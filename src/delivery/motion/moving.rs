@@ -180,14 +180,23 @@ impl Moving {
                 self.dirty.note((*db, key.to_vec()));
             }
         }
-        // Only who gets the set writes to it: it has begun to move since the looks.
-        if self.owner().is_some_and(|owner| owner != unit.shard)
-            && unit.effect == Effect::Writes
-            && rule!(by, moves_again)
-        {
+        if unit.effect == Effect::Writes && self.is_news(unit) && rule!(by, moves_again) {
             self.start_over();
         }
         self.noted(unit)
+    }
+
+    /// True for a write of another shard than the owner, behind what it had been asked for: only who gets the set writes
+    /// to it, so that it moves since then.
+    fn is_news<S>(&self, unit: &Unit<'_, S>) -> bool {
+        match &self.stage {
+            Stage::Unrest => false,
+            Stage::Receiving { owner, until } => {
+                *owner != unit.shard && until.get(&unit.shard).is_none_or(|until| unit.offset > *until)
+            }
+            // All up to there was received before.
+            Stage::Copying { owner, .. } | Stage::Switching { owner, .. } => *owner != unit.shard,
+        }
     }
 
     /// A unit of the shard that the set is being copied from.

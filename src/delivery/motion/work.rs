@@ -34,6 +34,10 @@ impl<S: Copy + Ord + Debug> Motion<S> {
             return None;
         }
         let sets: Vec<S> = self.moving.keys().copied().collect();
+        #[cfg(test)]
+        if !rule!(self, looked_twice) {
+            self.skip_second_look();
+        }
         sets.into_iter().find_map(|set| self.work_of(shard, set, keys_max))
     }
 
@@ -106,14 +110,8 @@ impl<S: Copy + Ord + Debug> Motion<S> {
     /// `None` if nobody wants them any more.
     pub fn copied(&mut self, part: Part<S>, keys: &[Name], at: ReplOffset) -> Option<Ticket> {
         let ticket = self.ticket();
-        #[cfg(test)]
-        let noted_while_read = self.rules.noted_while_read;
         let moving = self.part(part)?;
         let Stage::Copying { owner, .. } = moving.stage else { return None };
-        #[cfg(test)]
-        if !noted_while_read {
-            moving.dirty.copied_all(keys, at);
-        }
         moving.dirty.copied(keys, at);
         moving.tickets.insert(ticket, owner);
         Some(ticket)

@@ -2,6 +2,7 @@
 //!
 //! `KEYFERRY_PROOF_CASES` sets how many random schedules run, `KEYFERRY_PROOF_SEED` the first one's seed.
 
+mod cases;
 mod lanes;
 mod ops;
 mod random;

@@ -85,7 +85,7 @@ fn slots_moving_under_an_adversary_end_equal_to_the_source() {
 /// A rule, and what takes it out.
 type Removal = (&'static str, fn(&mut MotionRules));
 
-const REMOVALS: [Removal; 18] = [
+const REMOVALS: [Removal; 17] = [
     ("starts_of_all", |r| r.starts_of_all = false),
     ("state_stored", |r| r.state_stored = false),
     ("states_reread", |r| r.states_reread = false),
@@ -99,7 +99,6 @@ const REMOVALS: [Removal; 18] = [
     ("guarded", |r| r.guarded = false),
     ("whole_when_emptied", |r| r.whole_when_emptied = false),
     ("feeder_drained", |r| r.feeder_drained = false),
-    ("noted_while_read", |r| r.noted_while_read = false),
     ("switch_awaited", |r| r.switch_awaited = false),
     ("switch_behind_all", |r| r.switch_behind_all = false),
     ("switch_on_one_target", |r| r.switch_on_one_target = false),

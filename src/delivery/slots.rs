@@ -535,7 +535,7 @@ impl Cluster {
         let (job, offset) = (self.job.clone(), ReplOffset(0));
         let record =
             super::record::Record { job, phase: Phase::Copying, offset, stream_db: 0, pieces: 0, time_ms: self.now_ms };
-        record::Floor { record, slots: Slots::default() }
+        record::Floor { record, slots: Slots::default(), home: String::new() }
     }
 
     /// The task couldn't be done: it is due again.

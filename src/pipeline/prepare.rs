@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::finish::OldSource;
 use super::members::Members;
 use super::motion::Motions;
 use super::shard::{Feeders, OwnedSlots};
@@ -38,6 +39,9 @@ use crate::target::{self, InScope, cluster, forget, preflight, scan};
 /// Connections per target: on two cores four lanes of growing flushes reach what bare pipelining does.
 const LANES_DEFAULT: usize = 4;
 
+/// The first version that streams, and can be asked, when keys expire.
+const ABSOLUTE_TIMES: (u16, u16, u16) = (7, 0, 0);
+
 /// A job that may begin.
 pub struct Plan {
     pub job: Job,
@@ -53,6 +57,8 @@ pub struct Plan {
     pub caps: TargetCaps,
     /// How much later than on the source expiries are written, until they're settled.
     pub late_ms: i64,
+    /// Sources that only say how long keys have left (before Redis 7.0), of those that there were at the start.
+    pub old_sources: Vec<OldSource>,
     /// Whether a key of a target database is one that this job writes.
     pub in_scope: InScope,
     pub sources_of: SourcesOf,
@@ -97,8 +103,7 @@ pub async fn prepare(
     }
     let sources_of = sources_of(&job, &scope);
     let in_scope = in_scope(&sources_of, &scope);
-    let check = async || check_databases(&target, &sources, &scope).await;
-    retrying(&status, "target", job.retry_for, check).await?;
+    check_databases(&target, &sources, &scope, (&status, job.retry_for)).await?;
     let identity = Identity::new(&job.name, job.unfenced);
     // From here on no former connection of the job can write: what its records say stays true.
     let owner = Arc::new(own(&target, &identity, &status, &job).await?);
@@ -134,6 +139,7 @@ pub async fn prepare(
         writer: ValueWriter::new(&found.info, footer_version, late_ms),
         caps: TargetCaps { valkey: found.info.is_valkey(), version: found.info.version(), expiry_late_ms: late_ms },
         late_ms,
+        old_sources: Vec::new(),
         in_scope: exempt(in_scope, kept.clone()),
         sources_of,
         kept,
@@ -183,6 +189,11 @@ async fn begin(
         let checkpoint = checkpoints.remove(&number);
         let slots = primary.node.map(|node| OwnedSlots::new(node.slots));
         plan.feeders.add(number, slots.clone());
+        let asked = |version| {
+            let (source, slots) = (primary.origin.primary().clone(), slots.clone());
+            OldSource { number, source, version, slots }
+        };
+        plan.old_sources.extend(relative_times(&primary.info).map(asked));
         starts.push(Start {
             number,
             source_keys: keys_in_scope(&primary.info, &plan.scope),
@@ -446,13 +457,18 @@ pub(super) async fn retrying<T>(
 }
 
 /// Looks whether the target has every database that the source's go to.
-async fn check_databases(target: &Target, sources: &Sources, scope: &Scope) -> Result<(), Error> {
+async fn check_databases(
+    target: &Target,
+    sources: &Sources,
+    scope: &Scope,
+    (status, retry_for): (&Status, Option<Duration>),
+) -> Result<(), Error> {
     let chosen = scope.databases().unwrap_or_default().iter().copied();
     let filled = sources.primaries.iter().flat_map(|primary| primary.info.keyspace()).map(|(db, _)| db);
-    let filled: BTreeSet<u32> = filled.filter(|db| scope.database_in(*db)).collect();
-    let filled = filled.into_iter();
-    let databases = filled.chain(chosen).map(|db| scope.target_database(db));
-    Ok(preflight::databases(target, databases).await?)
+    let filled = filled.filter(|db| scope.database_in(*db));
+    let databases: BTreeSet<u32> = filled.chain(chosen).map(|db| scope.target_database(db)).collect();
+    let check = async || Ok(preflight::databases(target, databases.iter().copied()).await?);
+    retrying(status, "target", retry_for, check).await
 }
 
 /// Does with the keys that are there what `--existing` and `--flush-target` say; returns those that stay.
@@ -509,6 +525,10 @@ fn exempt(in_scope: InScope, kept: Option<Arc<HashSet<u64>>>) -> InScope {
         None => in_scope,
         Some(kept) => Arc::new(move |db, key| in_scope(db, key) && !kept.contains(&key_hash(db, key))),
     }
+}
+
+fn relative_times(source: &Info) -> Option<(u16, u16, u16)> {
+    Some(source.version()).filter(|version| !source.is_valkey() && *version < ABSOLUTE_TIMES)
 }
 
 fn keys_in_scope(info: &Info, scope: &Scope) -> u64 {

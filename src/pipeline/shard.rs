@@ -10,6 +10,7 @@ use super::prepare::{self, Plan, retrying};
 use super::receive::Upstream;
 use super::session::{self, Begin, Until};
 use super::{Error, signalled};
+use crate::clock::now_ms;
 use crate::net::backoff::Backoff;
 use crate::slot::{Slot, Slots};
 use crate::source::origin::Origin;
@@ -165,6 +166,15 @@ pub async fn follow(plan: &Plan, shard: &ShardPlan, checkpoint: Checkpoint, unti
     let mut backoff = Backoff::new(plan.job.retry_for);
     let mut generation = checkpoint.job().map_or(0, |job| job.generation);
     let mut begin = match checkpoint {
+        Checkpoint::Following(following) if !plan.job.restart && following.is_too_old(now_ms()) => {
+            session::say_full_again(
+                plan,
+                shard,
+                "the job stood still for longer than --expiry-grace, so keys may have expired here which the source has \
+                 renewed",
+            );
+            Begin::Full(None)
+        }
         Checkpoint::Following(following) if !plan.job.restart => Begin::Resume(Box::new(following)),
         _ => Begin::Full(None),
     };
@@ -224,7 +234,12 @@ async fn change_lanes(
     generation: &mut u64,
     backoff: &mut Backoff,
 ) -> Result<Begin, Error> {
-    match session::run(plan, shard, begin, Until::CaughtUp, generation, backoff).await? {
+    let end = if holds!("lanes-level-first") {
+        session::run(plan, shard, begin, Until::CaughtUp, generation, backoff).await?
+    } else {
+        session::End::CaughtUp
+    };
+    match end {
         session::End::FullSync(why, joined) => {
             session::say_full_again(plan, shard, &why);
             return Ok(Begin::Full(joined));

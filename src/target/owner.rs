@@ -207,6 +207,9 @@ pub async fn check_in(target: &Target, id: &Identity) -> Result<(), Error> {
 }
 
 async fn look_at(desk: &mut Desk<'_>, id: &Identity) -> Result<(), Error> {
+    if !holds!("lease-looked-at") {
+        return Ok(());
+    }
     let (key, mine) = (id.lease_key(), id.me.encode());
     let px = LEASE_MS.to_string();
     for _ in 0..CHECKS_MAX {
@@ -294,6 +297,7 @@ async fn take(desk: &mut Desk<'_>, id: &Identity, takeover: bool) -> Result<Opti
         }
         let seen = Seen { connected, unchanged: since.elapsed() };
         let holder = lease.as_ref().map_or(Holder::Unknown, |lease| lease.holder(&id.me));
+        let takeover = takeover || !holds!("lease");
         match (may_take(lease.as_ref(), &id.me, holder, seen, takeover), lease) {
             (Verdict::Take, lease) => {
                 if write(conn, id).await? {

@@ -18,7 +18,7 @@ use keyferry::slot::{Slot, tag};
 use keyferry::target::connect::Identity;
 use keyferry::target::nodes::{Open, Target};
 use keyferry::target::owner::Owner;
-use keyferry::target::replicas::{self, Watcher};
+use keyferry::target::replicas::{self, Recorded, Watcher};
 use keyferry::target::settle::{self, Plan, Settled, Unsettled};
 use keyferry::target::{Error, forget, preflight, scan};
 use std::collections::{BTreeMap, BTreeSet};
@@ -360,7 +360,7 @@ impl Job<'_> {
     }
 
     fn settle(&self) -> Result<Settled, Error> {
-        block_on(settle::settle(&self.plan()))
+        block_on(settle::settle(&self.plan(), None))
     }
 
     fn unsettle(&self) -> Result<Unsettled, Error> {
@@ -488,12 +488,9 @@ struct Watched {
 }
 
 impl Watcher for Watched {
-    fn recorded(&self) -> Option<ReplOffset> {
-        *self.recorded.lock().expect("not poisoned")
-    }
-
-    fn has_records_of(&self, run_id: &str) -> bool {
-        self.known.lock().expect("not poisoned").contains(run_id)
+    fn recorded(&self) -> Option<Recorded> {
+        let servers = self.known.lock().expect("not poisoned").iter().cloned().collect();
+        (*self.recorded.lock().expect("not poisoned")).map(|offset| Recorded { offset, servers })
     }
 
     fn covered(&self, offset: ReplOffset, replicas: usize) {
@@ -641,7 +638,7 @@ fn finish_killed_while_it_settles_and_while_it_removes_records_ends_exactly() {
         let code = finish.wait(MINUTE);
         assert!(code == 0 || code == 1 && finish.text().contains("no records"), "{code}: {}", finish.text());
         until(HALF_MINUTE, "nothing of the job", || own_keys(&cluster, "") == 0);
-        until_same(&source, &cluster, HALF_MINUTE, "finished", &Rules::of(&source));
+        until_same(&source, &cluster, HALF_MINUTE, "finished", &Rules::default());
         assert_eq!(client.info("stats")["sync_full"], "1", "{name}");
     }
 }
@@ -692,4 +689,31 @@ fn databases_folded_by_a_map_go_to_a_cluster_and_a_write_to_another_ends_the_job
     tool.must_end(MINUTE, 1);
     assert!(tool.text().contains("--db-map"), "{}", tool.text());
     assert_eq!(snapshot(&cluster).len(), 2);
+}
+
+/// A source before 7.0 streams how long keys have left, which counts from when that was received. At the end it's asked.
+#[test]
+fn true_times_of_an_old_cluster_are_asked_of_each_of_its_primaries() {
+    let source = Cluster::start("redis-6.0", 2);
+    let (one, cluster) = (Server::start("redis-7.0"), Cluster::start("redis-7.0", 3));
+    let urls = [one.url(), cluster.url()];
+    let run = |command: &str, to: &str, job: &str| Tool::run(&[command, &source.url(), to, "--job", job]);
+    let mut tools = [run("sync", &urls[0], "one"), run("sync", &urls[1], "many")];
+    fill(&source, 100);
+    let following = |late: &Server| Rules { slack_ms: 5000, ..Rules::following(late) };
+    until_same(&source, &one, MINUTE, "following", &following(&one));
+    until_same(&source, &cluster, MINUTE, "following", &following(&one));
+    tools.iter().for_each(Tool::freeze);
+    let late: Vec<Cmd> = keys(1000).iter().map(|key| cmd!["SET", key, 1, "PX", 2 * GRACE_MS]).collect();
+    source.client().load(&late);
+    let sent_ms = now_ms();
+    until(HALF_MINUTE, "two seconds in which nothing is received", || now_ms() > sent_ms + 2000);
+    tools.iter().for_each(Tool::thaw);
+    until_same(&source, &one, MINUTE, "following again", &following(&one));
+    until_same(&source, &cluster, MINUTE, "following again", &following(&one));
+    tools.iter_mut().for_each(Tool::stop);
+    run("finish", &urls[0], "one").must_end(MINUTE, 0);
+    run("finish", &urls[1], "many").must_end(MINUTE, 0);
+    until_same(&source, &one, HALF_MINUTE, "exact on a server", &Rules::default());
+    until_same(&source, &cluster, HALF_MINUTE, "exact on a cluster", &Rules::default());
 }

@@ -15,6 +15,7 @@ mod tool;
 mod wait;
 
 mod acl;
+mod cluster_sync;
 mod cluster_target;
 mod copy;
 mod ends;
@@ -27,8 +28,10 @@ mod mistakes;
 mod owner;
 mod resume;
 mod rules;
+mod rules_out;
 mod sentinel;
 mod settle;
 mod shards;
+mod side;
 mod topology;
 mod torture;

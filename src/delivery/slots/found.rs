@@ -28,12 +28,21 @@ pub struct Position {
 }
 
 impl Found {
-    /// The highest floor here that names a slot, of a full sync and a shard.
-    pub fn floor(&self, slot: Slot, generation: u64, shard: u32) -> Option<Position> {
+    /// Leaves out floors that name slots of other nodes: they came with a slot, and say nothing of those that came apart
+    /// from it.
+    pub fn new(node: NodeId, owned: Slots, records: Vec<(Slot, Option<SlotRecord>)>, floors: Vec<Floor>) -> Self {
+        let whole = |floor: &Floor| floor.slots.iter().all(|slot| owned.contains(slot));
+        let floors = floors.into_iter().filter(whole).collect();
+        Found { node, owned, records, floors, moving: Slots::default() }
+    }
+
+    /// The highest floor here that names a slot, of a full sync and a shard; with a `home`, of those written there.
+    pub fn floor(&self, slot: Slot, generation: u64, shard: u32, home: Option<&str>) -> Option<Position> {
         let ours = |floor: &&Floor| {
             let record = &floor.record;
             let of_job = record.job.generation == generation && record.phase == Phase::Following;
-            record.job.shard == shard && of_job && floor.slots.contains(slot)
+            let here = home.is_none_or(|home| floor.home == home);
+            record.job.shard == shard && of_job && here && floor.slots.contains(slot)
         };
         let position = |floor: &Floor| Position { offset: floor.record.offset, stream_db: floor.record.stream_db };
         self.floors.iter().filter(ours).map(position).max()

@@ -150,11 +150,13 @@ impl SlotRecord {
 pub struct Floor {
     pub record: Record,
     pub slots: Slots,
+    /// The server that it was written to (see `Cluster::attach`): it may go elsewhere with its slot.
+    pub home: String,
 }
 
 impl Floor {
     pub fn encode(&self) -> String {
-        format!("{} slots={}", self.record.encode(), self.slots)
+        format!("{} home={} slots={}", self.record.encode(), self.home, self.slots)
     }
 
     /// # Errors
@@ -166,7 +168,8 @@ impl Floor {
             let words = text.split(' ').filter_map(|word| word.split_once('='));
             words.filter(|(n, _)| *n == name).map(|(_, value)| value).next().ok_or(record::Error::Field(name))
         };
-        Ok(Floor { slots: field("slots")?.parse().map_err(|_| record::Error::Field("slots"))?, record })
+        let slots = field("slots")?.parse().map_err(|_| record::Error::Field("slots"))?;
+        Ok(Floor { slots, home: field("home")?.to_owned(), record })
     }
 }
 
@@ -202,7 +205,7 @@ mod tests {
         let (phase, offset) = (Phase::Following, ReplOffset(99));
         let record = Record { job, phase, offset, stream_db: 1, pieces: 0, time_ms: 5 };
         let slots: Slots = "0-5,9".parse().unwrap_or_default();
-        let floor = Floor { record, slots };
+        let floor = Floor { record, slots, home: "a/b".into() };
         assert_eq!(Floor::parse(floor.encode().as_bytes()), Ok(floor));
     }
 

@@ -143,7 +143,7 @@ impl Cluster {
             Some(home) if home.attached => Arrival::Moved,
             Some(_) => Arrival::Lossy,
         };
-        let position = position(&record, self.floor_of(found, all, slot));
+        let position = position(&record, self.floor_of(found, all, slot, arrival));
         let mut settled =
             Settled { slot, node: found.node, record, arrival, position, unseen: 0, fell_back: false, ahead: false };
         let Some(at) = position else {
@@ -175,11 +175,12 @@ impl Cluster {
         Ok(settled)
     }
 
-    /// The floor that counts for a slot: one that names it, and stands on its node.
-    fn floor_of(&self, found: &Found, all: &[Found], slot: Slot) -> Option<Position> {
+    /// The floor that counts for a slot: one that names it, and stands on its node; of a node that took over from another
+    /// one that was written to that.
+    fn floor_of(&self, found: &Found, all: &[Found], slot: Slot, arrival: Arrival) -> Option<Position> {
         #[cfg(test)]
         if !self.rules.floor_at_owner {
-            return all.iter().filter_map(|found| found.floor(slot, self.job.generation, self.job.shard)).max();
+            return all.iter().filter_map(|found| found.floor(slot, self.job.generation, self.job.shard, None)).max();
         }
         #[cfg(test)]
         if !self.rules.floor_names_slots {
@@ -187,7 +188,9 @@ impl Cluster {
             return found.floors.iter().map(at).max();
         }
         let _ = all;
-        found.floor(slot, self.job.generation, self.job.shard)
+        let state = self.slots.get(slot.index()).filter(|_| arrival == Arrival::Lossy);
+        let gone = state.and_then(|s| self.servers.get(usize::from(s.home))).map(|server| server.identity.as_str());
+        found.floor(slot, self.job.generation, self.job.shard, gone)
     }
 
     /// A server that fell back while slots moved may have lost keys of them, whatever their records say.
@@ -200,8 +203,8 @@ impl Cluster {
         let moving = moving.filter(|slot| self.feeds.contains(*slot)).min();
         let fallen = |node: NodeId| settled.iter().any(|s| s.node == node && s.arrival == Arrival::Lossy);
         let doubtful = |s: &&Settled| {
-            let found = found.iter().find(|found| found.node == s.node);
-            let named = found.is_some_and(|f| f.floor(s.slot, self.job.generation, self.job.shard).is_some());
+            let here = found.iter().find(|found| found.node == s.node);
+            let named = here.is_some_and(|f| self.floor_of(f, found, s.slot, s.arrival).is_some());
             match s.arrival {
                 // Whatever fell back, the slot was there: a floor says so.
                 Arrival::Lossy => self.following && !named,

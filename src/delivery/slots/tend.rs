@@ -33,7 +33,7 @@ impl Cluster {
         }
         let server = self.servers.get_mut(node).filter(|s| s.attached && !s.floor_in_flight)?;
         server.floor_in_flight = true;
-        let arrivals = server.arrivals;
+        let (arrivals, home) = (server.arrivals, server.identity.clone());
         let record = Record {
             job: self.job.clone(),
             phase: Phase::Following,
@@ -42,7 +42,7 @@ impl Cluster {
             pieces: 0,
             time_ms: self.now_ms,
         };
-        let floor = Floor { record, slots };
+        let floor = Floor { record, slots, home };
         failpoint!("floor-launched");
         let mut out = Vec::new();
         self.put_floor(conn, (lowest.number(), arrivals), offset, &floor.encode(), &mut out);

@@ -115,6 +115,7 @@ pub async fn guards(target: &Target, job: &str, feeds: &Slots) -> Result<Guards,
 
 /// What was read of one node.
 struct NodeRead {
+    owned: Slots,
     records: Vec<(Slot, Option<SlotRecord>)>,
     floors: Vec<Floor>,
     guards: Vec<(Slot, Guards)>,
@@ -141,7 +142,7 @@ pub async fn read_shards(target: &Target, job: &str) -> Result<BTreeMap<u32, Che
             floors.extend(read_floors(&mut open.conn, job, *shard, &slots).await?);
         }
         let guards = read_guards(&mut open.conn, job, &slots).await?;
-        Ok(NodeRead { records, floors, guards })
+        Ok(NodeRead { owned: open.node.slots.clone(), records, floors, guards })
     };
     let nodes = target.each(None, read).await?;
     let checkpoints = shards.iter().map(|shard| (*shard, checkpoint(&nodes, *shard)));
@@ -166,11 +167,11 @@ fn checkpoint(nodes: &[NodeRead], shard: u32) -> Checkpoint {
     let mut positions = Vec::new();
     let mut guards = Guards::default();
     for node in nodes {
-        let found = Found { floors: node.floors.clone(), ..Found::default() };
+        let found = Found::new(0, node.owned.clone(), Vec::new(), node.floors.clone());
         let ours = |slot: &Slot| node.records.iter().any(|(of, r)| of == slot && r.is_some_and(|r| r.shard == shard));
         for (slot, record) in &node.records {
             let record = record.as_ref().filter(|record| record.shard == shard);
-            let at = record.and_then(|record| position(record, found.floor(*slot, generation, shard)));
+            let at = record.and_then(|record| position(record, found.floor(*slot, generation, shard, None)));
             positions.extend(at.map(|at| (*slot, at)));
         }
         let mine = node.guards.iter().filter(|(slot, _)| ours(slot));
@@ -178,8 +179,18 @@ fn checkpoint(nodes: &[NodeRead], shard: u32) -> Checkpoint {
     }
     positions.sort();
     let replid = replid(nodes, shard, of_shard());
-    let at = Places::Slots { job: JobState { replid, ..job }, positions };
+    let time_ms = written_ms(nodes, shard);
+    let at = Places::Slots { job: JobState { replid, ..job }, positions, time_ms };
     Checkpoint::Following(Following { at, guards })
+}
+
+/// When each node's floors of a shard were written last; of the node where that is longest ago.
+fn written_ms(nodes: &[NodeRead], shard: u32) -> i64 {
+    let of_node = |node: &NodeRead| {
+        let ours = node.floors.iter().map(|floor| &floor.record).filter(|record| record.job.shard == shard);
+        ours.map(|record| record.time_ms).max()
+    };
+    nodes.iter().filter_map(of_node).min().unwrap_or(i64::MAX)
 }
 
 /// The name of the history that the highest record speaks of, if a floor has it.

@@ -155,11 +155,11 @@ fn floor_of_a_node_that_had_the_slot_once_says_nothing_of_another() {
         Op::Move(A, 1),
         Op::MoveEnd,
         Op::Connect,
-        Op::RollBack(1, 5),
+        Op::RollBack(1, 4),
         Op::Cut(0),
         Op::Connect,
     ];
-    case.needs(|rules, _| rules.floor_at_owner = false, &steps);
+    case.needs(|rules, around| (rules.floor_at_owner, around.floors_whole) = (false, false), &steps);
 }
 
 #[test]

@@ -38,6 +38,7 @@ enum Change {
     Went {
         slot: Slot,
     },
+    Both(Vec<Change>),
 }
 
 #[derive(Debug)]
@@ -159,6 +160,7 @@ impl Nodes {
 
     pub fn end_move(&mut self) {
         while self.move_key() {}
+        // What ran belongs to the keys that came: all of it is there with the last of them.
         let Some(Motion { slot, from, to }) = self.motion.take() else { return };
         let of_slot = format!(":{slot}:").into_bytes();
         let is_of = |tag: &Tag| self.tag_is_of(tag, slot, &of_slot);
@@ -166,8 +168,17 @@ impl Nodes {
         let ran = data.ran.iter().filter(|(tag, _)| is_of(tag)).map(|(tag, n)| (tag.clone(), *n)).collect();
         let failed = data.failed.iter().filter(|tag| is_of(tag)).cloned().collect();
         self.commit(to, Change::Came { ran, failed });
+        self.join_last(to);
         self.commit(from, Change::Went { slot });
         self.owner.insert(slot, to);
+    }
+
+    /// What changed last is lost or kept together with what changed before it.
+    fn join_last(&mut self, node: usize) {
+        let history = &mut self.nodes[node].history;
+        let (last, before) = (history.pop(), history.pop());
+        let joined: Vec<Change> = before.into_iter().chain(last).collect();
+        history.push(Change::Both(joined));
     }
 
     fn tag_is_of(&self, tag: &Tag, slot: Slot, of_slot: &[u8]) -> bool {
@@ -357,6 +368,13 @@ impl Nodes {
     }
 
     fn commit(&mut self, node: usize, change: Change) {
+        if let Change::Both(changes) = &change {
+            changes.iter().for_each(|change| self.commit(node, change.clone()));
+            let history = &mut self.nodes[node].history;
+            history.truncate(history.len() - changes.len());
+            history.push(change);
+            return;
+        }
         let data = &mut self.nodes[node].data;
         match &change {
             Change::Ran { db, commands } => {
@@ -364,6 +382,7 @@ impl Nodes {
             }
             Change::Put { db, key, value } => drop(data.keys.insert((*db, key.clone()), value.clone())),
             Change::Drop { db, key } => drop(data.keys.remove(&(*db, key.clone()))),
+            Change::Both(_) => unreachable!("taken apart above"),
             Change::Came { ran, failed } => {
                 data.ran.extend(ran.clone());
                 data.failed.extend(failed.clone());

@@ -24,6 +24,8 @@ pub struct Around {
     pub kill_others: bool,
     /// What an earlier copy left is removed before the stream comes.
     pub leftovers: bool,
+    /// A floor that names slots of other nodes doesn't count.
+    pub floors_whole: bool,
     /// A flush takes only what is below it.
     pub flush_below: bool,
     /// Records are checked when they are written, and tags when they run.
@@ -32,7 +34,14 @@ pub struct Around {
 
 impl Default for Around {
     fn default() -> Self {
-        Around { kill_own: true, kill_others: true, leftovers: true, flush_below: true, strict: true }
+        Around {
+            kill_own: true,
+            kill_others: true,
+            leftovers: true,
+            floors_whole: true,
+            flush_below: true,
+            strict: true,
+        }
     }
 }
 
@@ -382,7 +391,11 @@ impl World {
                 .filter(|(slot, record)| record.is_some() || motion.is_none_or(|m| m.slot != *slot || m.from != node));
             let moving: Slots = motion.iter().filter(|m| m.from == node || m.to == node).map(|m| m.slot).collect();
             let (records, floors) = (records.collect(), self.nodes.floors(node));
-            Some(Found { node: *id, records, floors, moving, owned: owned.into_iter().collect() })
+            let found = match self.around.floors_whole {
+                true => Found::new(*id, owned.into_iter().collect(), records, floors),
+                false => Found { node: *id, owned: owned.into_iter().collect(), records, floors, ..Found::default() },
+            };
+            Some(Found { moving, ..found })
         };
         (0..self.nodes.nodes.len()).filter_map(of_node).collect()
     }
@@ -435,9 +448,10 @@ impl World {
         let of_slot = |slot: Slot| {
             let node = self.nodes.owner[&slot];
             let record = self.nodes.record(node, slot).filter(|r| r.generation == self.generation)?;
-            let found = Found { floors: self.nodes.floors(node), ..Found::default() };
+            let owned = feeds().iter().filter(|slot| self.nodes.owner[slot] == node).collect();
+            let found = Found::new(0, owned, Vec::new(), self.nodes.floors(node));
             let floor = match self.rules.floor_names_slots {
-                true => found.floor(slot, self.generation, 0),
+                true => found.floor(slot, self.generation, 0, None),
                 false => found
                     .floors
                     .iter()

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use super::ask::Asking;
 use crate::commands::CopyKey;
 use crate::delivery::guard::Guards;
+use crate::delivery::motion::Name;
 use crate::net::backoff::Backoff;
 use crate::net::conn;
 use crate::offset::{ReplId, ReplOffset};
@@ -212,7 +213,7 @@ impl CopyKeys {
     ///
     /// # Errors
     /// As for [`CopyKeys::read`].
-    pub fn list_slot(&mut self, slot: Slot) -> Result<(Vec<(u32, Vec<u8>)>, ReplOffset), CopyError> {
+    pub fn list_slot(&mut self, slot: Slot) -> Result<(Vec<Name>, ReplOffset), CopyError> {
         self.ask_at(async |side: &mut Side| side.list_slot(slot).await)
     }
 

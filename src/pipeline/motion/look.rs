@@ -14,6 +14,7 @@ use crate::net::conn::{self, Conn};
 use crate::net::endpoint::HostPort;
 use crate::net::info::Info;
 use crate::net::topology::Topology;
+use crate::net::{Side, cluster};
 use crate::offset::ReplOffset;
 use crate::pipeline::prepare::Plan;
 use crate::resp::reply::Reply;
@@ -34,6 +35,9 @@ const VIEW_MAX: Duration = Duration::from_secs(2);
 
 /// Where the status line has which slots are in motion.
 const PLACE: &str = "slots";
+
+/// The same for what keeps them from being looked at.
+const LOOK_PLACE: &str = "looking at slots";
 
 /// What one server sees.
 struct View {
@@ -68,11 +72,15 @@ impl Motions {
                 self.wanted.notified().await;
                 continue;
             }
-            if let Some((views, offsets, look)) = self.look(&mut conns).await {
-                self.with(|machine| machine.looked(&look, |slot| views.rest(slot), &offsets));
-                if check && self.check(&plan, &views).await {
-                    self.unchecked.store(false, Ordering::Relaxed);
+            match self.look(&mut conns).await {
+                Ok((views, offsets, look)) => {
+                    plan.status.clear(LOOK_PLACE);
+                    self.with(|machine| machine.looked(&look, |slot| views.rest(slot), &offsets));
+                    if check && self.check(&plan, &views).await {
+                        self.unchecked.store(false, Ordering::Relaxed);
+                    }
                 }
+                Err(error) => plan.status.waiting(LOOK_PLACE, &format!("{error}: slots can't be looked at")),
             }
             self.show(&plan);
             let longest = self.with(|machine| machine.in_motion().map(|(_, since, _)| now_ms() - since).max());
@@ -96,14 +104,17 @@ impl Motions {
         }
     }
 
-    /// What all shards' primaries see, and then how far their streams are; `None` if one can't be asked.
-    async fn look(&self, conns: &mut HashMap<HostPort, Conn>) -> Option<(Views, Offsets, Look<Slot>)> {
+    /// What all shards' primaries see, and then how far their streams are.
+    ///
+    /// # Errors
+    /// When one can't be asked.
+    async fn look(&self, conns: &mut HashMap<HostPort, Conn>) -> Result<(Views, Offsets, Look<Slot>), cluster::Error> {
         let look = self.with(|machine| machine.look());
         let origins: Vec<(Shard, Origin)> =
             lock(&self.origins).iter().map(|(shard, origin)| (*shard, origin.clone())).collect();
         let mut asked = Vec::new();
         for (shard, origin) in &origins {
-            let server = origin.primary().locate().await.ok()?;
+            let server = origin.primary().locate().await?;
             let kept = conns.remove(&server.address);
             let view = async {
                 let mut conn = match kept {
@@ -112,25 +123,19 @@ impl Motions {
                 };
                 let topology = self.cluster.view_of(&mut conn, &server.address).await?;
                 let busy = busy(&mut conn, &topology).await?;
-                Ok::<_, crate::net::cluster::Error>((conn, View { topology, busy }))
+                Ok::<_, cluster::Error>((conn, View { topology, busy }))
             };
-            match timeout(VIEW_MAX, view).await {
-                Ok(Ok((conn, view))) => asked.push((*shard, server.address, conn, view)),
-                Ok(Err(error)) => {
-                    tracing::debug!(shard, error = %error, "a server can't be asked for its slots");
-                    return None;
-                }
-                Err(_) => return None,
-            }
+            let (conn, view) = in_time(&server.address, view).await?;
+            asked.push((*shard, server.address, conn, view));
         }
         let (mut views, mut offsets) = (Vec::new(), Offsets::new());
         for (shard, address, mut conn, view) in asked {
-            let offset = timeout(VIEW_MAX, offset(&mut conn)).await.ok()?.ok()?;
+            let offset = in_time(&address, async { Ok(offset(&mut conn).await?) }).await?;
             offsets.insert(shard, offset);
             views.push((view, shards_at(&lock(&self.origins))));
             conns.insert(address, conn);
         }
-        Some((Views(views), offsets, look))
+        Ok((Views(views), offsets, look))
     }
 
     /// Says which slots are in motion, and for how long.
@@ -163,6 +168,15 @@ fn shards_at(origins: &BTreeMap<Shard, Origin>) -> HashMap<HostPort, Shard> {
     origins.iter().filter_map(|(shard, origin)| Some((origin.primary().known()?, *shard))).collect()
 }
 
+/// A server that is stopped says nothing.
+async fn in_time<T>(
+    address: &HostPort,
+    answer: impl Future<Output = Result<T, cluster::Error>>,
+) -> Result<T, cluster::Error> {
+    let late = || conn::Error::Timeout { side: Side::Source, address: address.to_string(), after: VIEW_MAX };
+    timeout(VIEW_MAX, answer).await.unwrap_or_else(|_| Err(late().into()))
+}
+
 async fn offset(conn: &mut Conn) -> Result<ReplOffset, conn::Error> {
     let reply = conn.ask(&[&b"INFO"[..], b"replication"]).await?;
     let info = Info::parse(reply.bytes().unwrap_or_default());
@@ -174,8 +188,13 @@ async fn busy(conn: &mut Conn, topology: &Topology) -> Result<HashSet<Slot>, con
     let mut busy: HashSet<Slot> = topology.motions().iter().map(|motion| motion.slot).collect();
     // Valkey 9, and Redis 8.4: moves that CLUSTER NODES doesn't show. Others don't know the words.
     for command in [&[&b"CLUSTER"[..], b"GETSLOTMIGRATIONS"][..], &[b"CLUSTER", b"MIGRATION", b"STATUS", b"ALL"]] {
-        if let Reply::Array(moves) = conn.call(command).await? {
-            moves.iter().filter_map(unfinished).for_each(|slots| busy.extend(slots));
+        match conn.call(command).await? {
+            Reply::Array(moves) => moves.iter().filter_map(unfinished).for_each(|slots| busy.extend(slots)),
+            // Whether something moves can't be told then.
+            Reply::Error(words) if words.starts_with("NOPERM") => {
+                return Err(conn.refused(&command.join(&b' '), words));
+            }
+            _ => {}
         }
     }
     Ok(busy)

@@ -10,6 +10,7 @@ use crate::delivery::motion::kept::{field, hash_key};
 use crate::delivery::motion::{Effect, Name, Part, State, Ticket, Unit, Verdict, Work};
 use crate::delivery::record::is_own_key;
 use crate::delivery::unit::Beside;
+use crate::offset::ReplOffset;
 use crate::pipeline::copy_keys::CopyError;
 use crate::pipeline::decode::Error;
 use crate::pipeline::motion::Motions;
@@ -209,7 +210,7 @@ impl Stream<'_> {
         Ok(())
     }
 
-    fn list_slots(&mut self, slots: &[Slot]) -> Result<BTreeMap<Slot, (Vec<Name>, crate::offset::ReplOffset)>, Error> {
+    fn list_slots(&mut self, slots: &[Slot]) -> Result<BTreeMap<Slot, (Vec<Name>, ReplOffset)>, Error> {
         let mut listed = BTreeMap::new();
         for slot in slots {
             listed.insert(*slot, self.parts.copy_keys.list_slot(*slot)?);

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::delivery::unit::{Batch, Chunk, Item, Joint, LaneId, LaneSet, Segment, Task};
+use crate::delivery::unit::{Batch, Beside, Chunk, Item, Joint, LaneId, LaneSet, Segment, Task};
 use crate::offset::ReplOffset;
 use crate::slot::Slot;
 
@@ -197,8 +197,12 @@ impl Router {
 
     /// The lane of a key; for a cluster its slot. By the slot and not the database, which SWAPDB and MOVE change.
     pub fn lane_of(&self, key: &[u8]) -> LaneId {
-        let slot = usize::from(Slot::of(key).number());
-        if self.by_slot { slot } else { slot % self.lanes.len() }
+        self.lane_of_slot(Slot::of(key))
+    }
+
+    /// The lane of a slot's keys; for a cluster the slot.
+    pub fn lane_of_slot(&self, slot: Slot) -> LaneId {
+        if self.by_slot { slot.index() } else { slot.index() % self.lanes.len() }
     }
 
     /// The place of a key.
@@ -250,6 +254,19 @@ impl Router {
         let (end, offset, added) = (chunk.bytes.len() as u32, ReplOffset(0), chunk.bytes.len() - before);
         chunk.segments.push(Segment { end, commands, db, stream_db: 0, offset, slot, last: true });
         self.bytes += added;
+    }
+
+    /// Adds what was put together as something beside the stream, and empties the builder: it goes alone, exactly once,
+    /// behind what the lane was given before.
+    pub fn beside(&mut self, lane: LaneId, unit: &mut UnitBuilder, beside: Beside) {
+        if let Some(buffer) = self.lanes.get_mut(lane) {
+            buffer.close();
+            let mut chunk = Chunk { beside: Some(beside), ..Chunk::default() };
+            unit.append_to(&mut chunk, 0, ReplOffset(0));
+            self.bytes += chunk.bytes.len();
+            buffer.items.push(Item::Pieces(Arc::new(chunk)));
+        }
+        unit.clear();
     }
 
     /// The snapshot is complete.

@@ -8,6 +8,7 @@ mod answers;
 pub mod copy;
 pub mod flight;
 pub mod guard;
+pub mod motion;
 pub mod parts;
 pub mod record;
 pub mod refusal;

@@ -74,6 +74,71 @@ impl Default for Rules {
     }
 }
 
+/// The same of [`super::motion::Motion`].
+#[cfg(test)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct MotionRules {
+    /// The starts of a set in motion are those of every shard, not only of its feeder and the one that gave the sign.
+    pub starts_of_all: bool,
+    /// The state goes to the target with what passes the first unit that wasn't applied.
+    pub state_stored: bool,
+    /// States are read again after a break.
+    pub states_reread: bool,
+    /// A journal is kept from the starts until a replica has the switch.
+    pub journals_kept: bool,
+    /// A later process begins at the lowest of records and starts.
+    pub resumes_at_starts: bool,
+    /// Streams must be received up to an offset asked at rest.
+    pub received: bool,
+    /// Not only that of the owner.
+    pub received_of_all: bool,
+    /// Then the set must still be at rest.
+    pub looked_twice: bool,
+    /// Other shards' units make a key dirty while its set is copied.
+    pub others_dirty: bool,
+    /// A write of another shard meanwhile means that the set moves again.
+    pub moves_again: bool,
+    /// Units that a copied value has already are left out.
+    pub guarded: bool,
+    /// A unit that empties the set without naming keys makes all keys dirty.
+    pub whole_when_emptied: bool,
+    /// Nothing is copied before the old feeder's lanes have acknowledged what they were given.
+    pub feeder_drained: bool,
+    /// A unit of another shard waits while the switch is on its way.
+    pub switch_awaited: bool,
+    /// The switch waits for what all shards' lanes were given of the motion.
+    pub switch_behind_all: bool,
+    /// The switch waits until all shards have read what the same target says.
+    pub switch_on_one_target: bool,
+    /// The switch waits until the owner's stream has passed all copies.
+    pub switch_behind_copies: bool,
+}
+
+#[cfg(test)]
+impl Default for MotionRules {
+    fn default() -> Self {
+        MotionRules {
+            starts_of_all: true,
+            state_stored: true,
+            states_reread: true,
+            journals_kept: true,
+            resumes_at_starts: true,
+            received: true,
+            received_of_all: true,
+            looked_twice: true,
+            others_dirty: true,
+            moves_again: true,
+            guarded: true,
+            whole_when_emptied: true,
+            feeder_drained: true,
+            switch_awaited: true,
+            switch_behind_all: true,
+            switch_on_one_target: true,
+            switch_behind_copies: true,
+        }
+    }
+}
+
 /// The same of the machine for a cluster.
 #[cfg(test)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

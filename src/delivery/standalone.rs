@@ -1,5 +1,6 @@
 //! Delivery to a standalone target: every flush one transaction with its record, one in flight per lane.
 
+mod beside;
 mod joint;
 
 use std::collections::VecDeque;
@@ -8,6 +9,7 @@ use std::sync::Arc;
 use super::answers::{OutOfStep, Outcome};
 use super::copy::{Answer, CopyLane, Value};
 use super::flight::{Flight, Flush};
+use super::motion::Ticket;
 use super::parts::{Described, Holder, Located, Parts};
 use super::record::{JobState, Phase, Record};
 use super::refusal::{Refusal, refusal};
@@ -160,6 +162,8 @@ pub struct Standalone {
     routed_db: u32,
     now_ms: i64,
     queued_bytes: usize,
+    /// What became of things beside the stream, to be told.
+    settled: Vec<(Ticket, bool)>,
     replies_unseen: u64,
     /// Batches of another one are dropped.
     epoch: u64,
@@ -182,6 +186,7 @@ impl Standalone {
             routed_db: 0,
             now_ms: 0,
             queued_bytes: 0,
+            settled: Vec::new(),
             replies_unseen: 0,
             epoch: 0,
             distrusted: false,
@@ -421,6 +426,7 @@ impl Standalone {
             lane.copy.broken();
             lane.paused = false;
         }
+        self.drop_once();
     }
 
     /// After a break: goes on from what the records in the target say. `records` has one for each lane.
@@ -462,6 +468,7 @@ impl Standalone {
                 // The break may have ended the task, or the server that it was done on.
                 let task_due = flush.task_due || flush.task.is_some() && rule!(self, task_again);
                 state.again = Some(Flush { task_due, ..flush });
+                self.drop_refused(lane);
             }
         }
         // The last bytes of an earlier process, which ran before its connection was killed, are in the records too.
@@ -668,6 +675,7 @@ impl Standalone {
             (1, _) => "flush-answered",
             _ => "joint-answered",
         });
+        self.settle(&flush);
         let mut joins_on = false;
         for lane in flush.lanes.iter() {
             let Some(lane) = self.lanes.get_mut(lane) else { continue };
@@ -703,6 +711,8 @@ impl Standalone {
         if kind == Refusal::ForGood
             && let Some(located) = at.and_then(|at| flush.parts.locate(at, flight.db))
         {
+            // Left out is as good as applied for whoever waits for it.
+            self.settle(&flush);
             flush.remove_unit(&located);
         }
         if let Some(lane) = self.lanes.get_mut(leader) {

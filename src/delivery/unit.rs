@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::motion::Ticket;
 use crate::offset::ReplOffset;
 use crate::slot::{Slot, Slots};
 
@@ -76,11 +77,20 @@ pub struct Segment {
     pub last: bool,
 }
 
+/// Something that has no place in the stream, and whose acknowledgement is waited for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Beside {
+    pub ticket: Ticket,
+    /// It isn't sent again after a break: what it says may not be true any more.
+    pub once: bool,
+}
+
 /// Segments and the commands they are made of, encoded.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Chunk {
     pub bytes: Vec<u8>,
     pub segments: Vec<Segment>,
+    pub beside: Option<Beside>,
 }
 
 impl Chunk {
@@ -96,6 +106,7 @@ impl Chunk {
         Chunk {
             bytes: self.bytes.get(from..).unwrap_or_default().to_vec(),
             segments: rest.map(|s| Segment { end: s.end - from as u32, ..*s }).collect(),
+            beside: self.beside,
         }
     }
 
@@ -175,7 +186,7 @@ impl Joint {
 pub enum Item {
     /// Values of the copy: each segment one command that replaces a whole key.
     Copy(Arc<Chunk>),
-    /// Pieces of one large value: each segment goes alone, exactly once, in order.
+    /// Pieces of one large value: each segment goes alone, exactly once, in order. Or what stands beside the stream.
     Pieces(Arc<Chunk>),
     /// The snapshot is complete; it stands at this offset, and the stream comes next.
     CopyEnd { offset: ReplOffset, stream_db: u32 },

@@ -107,6 +107,11 @@ impl Locator {
         }
     }
 
+    /// The server's address, where nobody need be asked for it.
+    pub fn known(&self) -> Option<HostPort> {
+        self.0.place.known().map(|server| server.address)
+    }
+
     /// Returns when the server was told to be elsewhere than at `address`.
     ///
     /// Cancel-safe.

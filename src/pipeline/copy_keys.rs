@@ -9,9 +9,11 @@ use std::time::{Duration, Instant};
 use super::ask::Asking;
 use crate::commands::CopyKey;
 use crate::delivery::guard::Guards;
+use crate::delivery::motion::Name;
 use crate::net::backoff::Backoff;
 use crate::net::conn;
 use crate::offset::{ReplId, ReplOffset};
+use crate::slot::Slot;
 use crate::source::side::{Found, Position, Side};
 
 /// How long the stream may take to reach the offset of an answer, before the source is asked again.
@@ -44,6 +46,16 @@ impl CopyError {
             CopyError::NoOffsets | CopyError::Damaged(_) | CopyError::Ended => false,
         }
     }
+
+    /// True if the keys are, or may be, at another node of the cluster.
+    pub fn is_redirection(&self) -> bool {
+        matches!(self, CopyError::Net(error) if is_redirection(error))
+    }
+}
+
+fn is_redirection(error: &conn::Error) -> bool {
+    let conn::Error::Refused { words, .. } = error else { return false };
+    ["MOVED ", "ASK ", "TRYAGAIN "].iter().any(|word| words.starts_with(word))
 }
 
 /// Whether a unit on a key is to be applied.
@@ -67,11 +79,26 @@ pub struct CopyKeys {
     suspects: HashSet<(u32, Vec<u8>)>,
     /// No guard reaches past this.
     until: ReplOffset,
+    /// Who asks knows what to do about keys that are elsewhere; else they are waited for.
+    redirections: bool,
 }
 
 impl CopyKeys {
     pub fn new(side: Side, asking: Asking, retry_for: Option<Duration>) -> Self {
-        CopyKeys { side, asking, retry_for, guards: Guards::default(), suspects: HashSet::new(), until: ReplOffset(0) }
+        CopyKeys {
+            side,
+            asking,
+            retry_for,
+            guards: Guards::default(),
+            suspects: HashSet::new(),
+            until: ReplOffset(0),
+            redirections: false,
+        }
+    }
+
+    /// Keys that are elsewhere are an answer.
+    pub fn with_redirections(self, redirections: bool) -> Self {
+        CopyKeys { redirections, ..self }
     }
 
     /// Forgets the guards that the stream has passed; true if any are left for a unit at `offset`.
@@ -163,15 +190,51 @@ impl CopyKeys {
     /// When the source can't be asked, or its stream doesn't come.
     pub fn read(&mut self, keys: &[(u32, Vec<u8>)]) -> Result<(Vec<Found>, ReplOffset), CopyError> {
         let asked: Vec<(u32, &[u8])> = keys.iter().map(|(db, key)| (*db, &key[..])).collect();
+        let (found, offset) = self.ask_at(async |side: &mut Side| side.read_keys(&asked).await)?;
+        self.until = self.until.max(offset);
+        self.guards.keys.extend(keys.iter().map(|key| (key.clone(), offset)));
+        self.suspects.retain(|key| !keys.contains(key));
+        Ok((found, offset))
+    }
+
+    /// Reads keys of a slot that was in motion: who asks remembers where they stand. `None` if they are elsewhere.
+    ///
+    /// # Errors
+    /// As for [`CopyKeys::read`].
+    pub fn read_moved(&mut self, keys: &[(u32, Vec<u8>)]) -> Result<Option<(Vec<Found>, ReplOffset)>, CopyError> {
+        let asked: Vec<(u32, &[u8])> = keys.iter().map(|(db, key)| (*db, &key[..])).collect();
+        match self.ask_at(async |side: &mut Side| side.read_keys(&asked).await) {
+            Err(error) if error.is_redirection() => Ok(None),
+            answer => answer.map(Some),
+        }
+    }
+
+    /// Lists the keys that the source holds of a slot.
+    ///
+    /// # Errors
+    /// As for [`CopyKeys::read`].
+    pub fn list_slot(&mut self, slot: Slot) -> Result<(Vec<Name>, ReplOffset), CopyError> {
+        self.ask_at(async |side: &mut Side| side.list_slot(slot).await)
+    }
+
+    /// Waits for something else than the source.
+    ///
+    /// # Errors
+    /// When the stream ends meanwhile.
+    pub fn pause(&self, wait: Duration) -> Result<(), CopyError> {
+        self.asking.pause(wait).ok_or(CopyError::Ended)
+    }
+
+    /// Asks for something as it is at an offset, and returns when the stream was received up to there.
+    fn ask_at<T>(
+        &mut self,
+        mut ask: impl AsyncFnMut(&mut Side) -> Result<(T, Position), conn::Error>,
+    ) -> Result<(T, ReplOffset), CopyError> {
         let until = Instant::now() + self.retry_for.unwrap_or(Duration::MAX / 4).max(STREAM_WAIT);
         loop {
             let replid = self.asking.feed().replid().ok_or(CopyError::NoOffsets)?;
-            let (found, position) = self.retrying(async |side: &mut Side| side.read_keys(&asked).await)?;
-            let of_this_history = !holds!("answer-of-this-history") || self.is_of_this_history(position, replid);
-            if of_this_history {
-                self.until = self.until.max(position.offset);
-                self.guards.keys.extend(keys.iter().map(|key| (key.clone(), position.offset)));
-                self.suspects.retain(|key| !keys.contains(key));
+            let (found, position) = self.retrying(&mut ask)?;
+            if !holds!("answer-of-this-history") || self.is_of_this_history(position, replid) {
                 return Ok((found, position.offset));
             }
             if Instant::now() > until {
@@ -229,6 +292,9 @@ impl CopyKeys {
                 Ok(answer) => return Ok(answer),
                 Err(error) => error,
             };
+            if self.redirections && is_redirection(&error) {
+                return Err(error.into());
+            }
             let wait = if error.is_passing() { backoff.failed(Instant::now()) } else { None };
             let Some(wait) = wait else { return Err(error.into()) };
             self.asking.pause(wait).ok_or(CopyError::Ended)?;

@@ -9,6 +9,8 @@ use tokio::sync::mpsc;
 use super::copy_keys::{CopyError, CopyKeys};
 use super::feed::Feed;
 use super::learn::{AskError, Learner};
+use super::motion::Motions;
+use super::prepare::SourcesOf;
 use super::shard::{Leader, OwnedSlots};
 use super::value::{self, ValueWriter};
 use crate::clock::now_ms;
@@ -23,7 +25,7 @@ use crate::rdb::{self, Decoder, Event, Key, KeyHead, Limits, RawValue, Rewriter,
 use crate::repl::resync::Framing;
 use crate::resp::{self, encode};
 use crate::route::{Router, UnitBuilder};
-use crate::slot::Slots;
+use crate::slot::{Slot, Slots};
 use crate::source::Ack;
 use crate::status::{Shard, Status, Tally};
 use crate::target::escape_key;
@@ -164,6 +166,11 @@ pub struct Parts {
     pub job: String,
     /// The slots that are the shard's, where the source is a cluster.
     pub slots: Option<OwnedSlots>,
+    /// Slots that move between shards, where that matters.
+    pub motions: Option<Arc<Motions>>,
+    pub sources_of: SourcesOf,
+    /// The shard's number.
+    pub number: u32,
     /// Whether functions and scripts are taken from this shard, which has that number.
     pub leads: (Leader, u32),
     /// What the target holds when an earlier process was there before.
@@ -174,7 +181,10 @@ pub struct Parts {
 impl Parts {
     /// The slots that are the shard's now; `None` for all.
     pub fn slots_now(&self) -> Option<Arc<Slots>> {
-        self.slots.as_ref().map(OwnedSlots::now)
+        match &self.motions {
+            Some(motions) => Some(Arc::new(motions.fed(self.number))),
+            None => self.slots.as_ref().map(OwnedSlots::now),
+        }
     }
 
     /// Whether functions and scripts are taken from here: all primaries of a cluster have the same.
@@ -339,6 +349,11 @@ impl<'a> Snapshot<'a> {
 
     fn in_scope(&self, name: &[u8], type_name: TypeName) -> bool {
         let scope = &self.parts.scope;
+        // Keys of a slot that moves are copied when it has come to rest, from wherever that is.
+        let feeds = |motions: &Arc<Motions>| motions.feeds(self.parts.number, Slot::of(name));
+        if !self.parts.motions.as_ref().is_none_or(feeds) {
+            return false;
+        }
         scope.is_whole() && !is_own_key(name)
             || scope.key_in(self.db, name) && scope.type_in(type_name) && !is_own_key(name)
     }

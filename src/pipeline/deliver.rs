@@ -9,11 +9,13 @@ use tokio::task::JoinHandle;
 use super::decode;
 use super::feed::{Feed, Rewind};
 use super::key_hash;
+use super::motion::Motions;
 use super::prepare::{Plan, SourcesOf};
 use super::shard::ShardPlan;
 use crate::commands::{self, SmallKeys};
 use crate::config::words::OnError;
 use crate::delivery::guard::Standing;
+use crate::delivery::motion::Ticket;
 use crate::delivery::record::{self, JobState};
 use crate::delivery::unit::{Batch, Task};
 use crate::delivery::{Cluster, Standalone};
@@ -114,8 +116,23 @@ pub struct Progress {
     /// False once the target is known to have none: then its records are as safe as they get.
     pub has_replicas: AtomicBool,
     pub sources_of: SourcesOf,
+    /// Slots that move between shards, and this shard's number.
+    pub motions: Option<(Arc<Motions>, u32)>,
     /// The run ids of the servers whose records are told of.
     pub servers: Mutex<Vec<String>>,
+}
+
+impl Progress {
+    /// The target's records are as safe up to `offset` as they get: the journal before that may go, but for what slots in
+    /// motion may need again.
+    fn cover(&self, offset: ReplOffset) {
+        let Some((motions, shard)) = &self.motions else { return self.feed.cover(offset) };
+        let keep = motions.with(|machine| {
+            machine.covered(*shard, offset);
+            machine.keep_from(*shard)
+        });
+        self.feed.cover(keep.map_or(offset, |keep| keep.min(offset)));
+    }
 }
 
 impl driver::Progress for Arc<Progress> {
@@ -124,6 +141,9 @@ impl driver::Progress for Arc<Progress> {
             self.status.set_shard_phase(&self.shard, Phase::Following);
         }
         self.shard.set_applied(offset);
+        if let Some((motions, shard)) = &self.motions {
+            motions.with(|machine| machine.applied(*shard, offset));
+        }
         self.ack.set_applied(offset);
         self.applied.send_replace(Some(offset));
     }
@@ -131,7 +151,7 @@ impl driver::Progress for Arc<Progress> {
     fn recorded(&self, offset: ReplOffset) {
         self.feed.set_recorded(offset);
         if !self.has_replicas.load(Ordering::Relaxed) {
-            self.feed.cover(offset);
+            self.cover(offset);
         }
     }
 
@@ -166,6 +186,22 @@ impl driver::Progress for Arc<Progress> {
         self.has_replicas.store(true, Ordering::Relaxed);
     }
 
+    fn settled(&self, ticket: Ticket, applied: bool) {
+        if let Some((motions, _)) = &self.motions {
+            motions.with(|machine| if applied { machine.acknowledged(ticket) } else { machine.dropped(ticket) });
+        }
+    }
+
+    fn states_key(&self) -> Option<Vec<u8>> {
+        self.motions.as_ref().map(|(motions, _)| motions.key())
+    }
+
+    fn connected(&self, run_id: &str, states: &[(Vec<u8>, Vec<u8>)], rewinds: Option<ReplOffset>) {
+        if let Some((motions, shard)) = &self.motions {
+            motions.connected(*shard, run_id, states, rewinds);
+        }
+    }
+
     fn rewind(&self, offset: ReplOffset, epoch: u64, standing: Standing) -> bool {
         self.feed.rewind(Rewind { offset, epoch, standing })
     }
@@ -180,6 +216,6 @@ impl replicas::Watcher for Progress {
 
     fn covered(&self, offset: ReplOffset, replicas: usize) {
         self.has_replicas.store(replicas > 0, Ordering::Relaxed);
-        self.feed.cover(offset);
+        self.cover(offset);
     }
 }

@@ -8,9 +8,11 @@ use crate::args::Args;
 use crate::commands::{CommandInfo, Learnt, LearntError, MovableKeys, Spec};
 use crate::delivery::refusal::{Refusal, refusal};
 use crate::net::conn::{self, Conn};
+use crate::net::info::Info;
 use crate::resp::reply::Reply;
-use crate::target::Error;
+use crate::slot::Slot;
 use crate::target::nodes::Target;
+use crate::target::{Error, scan};
 
 /// How long to wait before the target is asked again.
 const ASK_AGAIN: Duration = Duration::from_millis(200);
@@ -89,6 +91,33 @@ impl Learner {
                 Some(Ok(Reply::Error(words))) if refusal(&words) != Refusal::ForGood => {
                     self.asking.pause(ASK_AGAIN).ok_or(AskError::Ended)?;
                 }
+                Some(answer) => return Ok(answer?),
+                None => return Err(AskError::Ended),
+            }
+        }
+    }
+
+    /// The keys of slots in the target, with its databases; some of them more than once.
+    ///
+    /// # Errors
+    /// When the target can't be asked.
+    pub fn keys_of_slots(&self, slots: &[Slot]) -> Result<Vec<(u32, Vec<u8>)>, AskError> {
+        loop {
+            let ask = async {
+                let info = self.target.any().await?.ask(&[&b"INFO"[..], b"keyspace"]).await?;
+                let info = Info::parse(info.bytes().unwrap_or_default());
+                let databases: Vec<u32> = info.keyspace().into_iter().map(|(db, _)| db).collect();
+                let mut keys = Vec::new();
+                let note = |db: u32, key: &[u8]| {
+                    if slots.contains(&Slot::of(key)) {
+                        keys.push((db, key.to_vec()));
+                    }
+                };
+                scan::each_key_in(&self.target, &databases, note).await?;
+                Ok::<_, Error>(keys)
+            };
+            match self.asking.ask(ask) {
+                Some(Err(error)) if error.is_passing() => self.asking.pause(ASK_AGAIN).ok_or(AskError::Ended)?,
                 Some(answer) => return Ok(answer?),
                 None => return Err(AskError::Ended),
             }

@@ -15,6 +15,7 @@ mod feed;
 mod finish;
 mod learn;
 mod members;
+mod motion;
 mod prepare;
 mod receive;
 mod session;

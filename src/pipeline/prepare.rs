@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::finish::OldSource;
 use super::members::Members;
+use super::motion::Motions;
 use super::shard::{Feeders, OwnedSlots};
 use super::shards::{Start, Watched};
 use super::shares::Shares;
@@ -70,6 +71,8 @@ pub struct Plan {
     pub shares: Shares,
     pub together: Together,
     pub feeders: Feeders,
+    /// Slots that move between the source's shards; `None` for a standalone source.
+    pub motions: Option<Arc<Motions>>,
 }
 
 /// A job that may begin, with what its shards begin from.
@@ -147,6 +150,7 @@ pub async fn prepare(
         shares: Shares::new(&job, sources.primaries.len()),
         together: Together::default(),
         feeders: Feeders::default(),
+        motions: None,
         scope,
         status,
         target,
@@ -208,6 +212,9 @@ async fn begin(
             inherits: ran_before && checkpoint.is_none(),
             checkpoint: checkpoint.unwrap_or(Checkpoint::None),
         });
+    }
+    if let Some(watched) = watched.as_ref().filter(|_| !plan.target.is_cluster()) {
+        plan.motions = Some(Motions::begin(&plan, watched.cluster.clone(), &starts).await?);
     }
     Ok(Prepared { plan: Arc::new(plan), starts, watched })
 }

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
 use super::feed::Feed;
+use super::motion::Motions;
 use crate::net::backoff::Backoff;
 use crate::net::conn::Server;
 use crate::net::info::Info;
@@ -188,6 +189,8 @@ pub struct Receive {
     pub retry_for: Option<Duration>,
     /// Memory has no room for what comes: it waits, or goes to disk.
     pub full: AtomicBool,
+    /// Slots that move between shards, and this shard's number.
+    pub motions: Option<(Arc<Motions>, u32)>,
 }
 
 /// Waits to be told to stop.
@@ -250,6 +253,12 @@ impl Receive {
         }
     }
 
+    /// True if the history goes on by another name while slots move: what the shard said last of them may be lost.
+    fn is_doubtful(&self, replid: ReplId) -> bool {
+        let renamed = self.feed.replid() != Some(replid);
+        renamed && self.motions.as_ref().is_some_and(|(motions, shard)| motions.is_doubtful(*shard))
+    }
+
     fn note(&self, position: u64, full: bool) {
         let Upstream { status, shard, .. } = &self.upstream;
         if full != self.full.swap(full, Ordering::Relaxed) {
@@ -303,6 +312,9 @@ impl Receive {
                 None => tracing::warn!("the source only knows SYNC: it can't resume"),
             }
             match upstream.open(chosen, resume).await {
+                Ok(Joined { replid: Some(replid), full: false, .. }) if self.is_doubtful(replid) => {
+                    return Err(End::Forked);
+                }
                 Ok(Joined { link, chosen, replid: Some(replid), full: false, .. }) => {
                     self.feed.set_replid(replid);
                     upstream.shard.set_replid(replid);

@@ -127,6 +127,9 @@ pub async fn run(
     running.receive.abort();
     running.delivery.driver.abort();
     running.delivery.replicas.abort();
+    if let Some(motions) = &plan.motions {
+        motions.ended(shard.number);
+    }
     let thread = running.thread;
     let joined = tokio::task::spawn_blocking(move || thread.join()).await;
     if !matches!(joined, Ok(Ok(()))) {
@@ -149,8 +152,11 @@ async fn ground(
         Begin::Resume(following) => {
             let resume = following.resume_point().map(|(replid, offset)| Resume {
                 replid,
-                offset,
-                highest: following.highest(),
+                offset: plan.motions.as_ref().map_or(offset, |motions| motions.resume_point(shard.number, offset)),
+                highest: plan
+                    .motions
+                    .as_ref()
+                    .map_or(following.highest(), |motions| following.highest().max(motions.relied_until(shard.number))),
             });
             (shard.upstream.join(backoff, resume).await?, Some(following))
         }
@@ -171,9 +177,19 @@ async fn ground(
             shard = shard.number, %source, offset = %joined.offset, replid = joined.replid.map(|r| r.to_string()),
             generation = *generation, "full sync begins"
         );
+        if let Some(motions) = &plan.motions {
+            motions.copies(plan, &shard.identity, shard.number, joined.offset).await?;
+        }
         let feed = Arc::new(Feed::new(joined.replid, joined.offset, Some(framing), &budget));
         let job = job_state(plan, shard, &joined, *generation, plan.lanes);
         return Ok(Ground { joined, feed, job, following: None });
+    }
+    if let Some(motions) = &plan.motions {
+        motions.resumes(shard.number, joined.offset);
+        let before = following.as_ref().and_then(|following| following.job().replid);
+        if before != joined.replid {
+            motions.forked(plan, &shard.identity, shard.number).await?;
+        }
     }
     let lanes = following.as_ref().and_then(|f| f.lanes()).unwrap_or(plan.lanes);
     tracing::info!(
@@ -217,6 +233,7 @@ fn start(plan: &Plan, shard: &ShardPlan, ground: Ground) -> Result<Running, Erro
         ack: Arc::clone(&ack),
         retry_for: plan.job.retry_for,
         full: AtomicBool::new(false),
+        motions: plan.motions.clone().map(|motions| (motions, shard.number)),
     };
     let receive = tokio::spawn(receive.run(joined.link, joined.chosen, stopped));
     let (batches, queue) = mpsc::channel(BATCHES_MAX);
@@ -229,10 +246,15 @@ fn start(plan: &Plan, shard: &ShardPlan, ground: Ground) -> Result<Running, Erro
         applied: applied_to,
         has_replicas: AtomicBool::new(true),
         sources_of: Arc::clone(&plan.sources_of),
+        motions: plan.motions.clone().map(|motions| (motions, shard.number)),
         servers: Default::default(),
     };
     let leftovers = if following.is_none() { leftovers(plan, shard, &job) } else { decode::Leftovers::None };
-    let scope = || Task::RemoveScope { databases: None, slots: shard.slots.as_ref().map(|slots| slots.now()) };
+    let slots = || match &plan.motions {
+        Some(motions) => Some(Arc::new(motions.fed(shard.number))),
+        None => shard.slots.as_ref().map(|slots| slots.now()),
+    };
+    let scope = || Task::RemoveScope { databases: None, slots: slots() };
     let empty_first = (leftovers == decode::Leftovers::EmptyFirst).then(scope);
     let delivery = Delivery::start(plan, shard, (&job, following.as_deref()), empty_first, progress, queue);
     let (decoded, decode) = oneshot::channel();
@@ -273,7 +295,7 @@ fn parts(
         scope: Arc::clone(&plan.scope),
         writer: plan.writer,
         caps: plan.caps,
-        copy_keys: CopyKeys::new(side, asking.clone(), plan.job.retry_for),
+        copy_keys: CopyKeys::new(side, asking.clone(), plan.job.retry_for).with_redirections(plan.motions.is_some()),
         router: if plan.target.is_cluster() { Router::by_slot() } else { Router::new(lanes) },
         batches,
         status: Arc::clone(&plan.status),
@@ -285,6 +307,9 @@ fn parts(
         records: shard.records(),
         job: plan.job.name.clone(),
         slots: shard.slots.clone(),
+        motions: plan.motions.clone(),
+        sources_of: Arc::clone(&plan.sources_of),
+        number: shard.number,
         leads: (shard.leader.clone(), shard.number),
         standing,
         learner: Learner::new(plan.target.clone(), asking),
@@ -429,6 +454,9 @@ async fn caught_up(
     let whole = |at: &Option<ReplOffset>| at.is_some_and(|at| at >= goal);
     if applied.wait_for(whole).await.is_err() {
         return std::future::pending().await;
+    }
+    if let Some(motions) = &plan.motions {
+        motions.at_rest().await;
     }
     if until == Until::AllCaughtUp {
         plan.together.level(shard.number).await;

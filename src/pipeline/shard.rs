@@ -194,6 +194,9 @@ pub async fn follow(plan: &Plan, shard: &ShardPlan, checkpoint: Checkpoint, unti
             session::End::Stopped => return Ok(End::Stopped),
             session::End::StoppedInCopy => return Ok(End::StoppedInCopy),
             session::End::Gone => {
+                if let Some(motions) = &plan.motions {
+                    motions.leave(plan, shard.number).await?;
+                }
                 let forget = async || prepare::remove_shard(plan, shard.number).await;
                 retrying(&plan.status, &shard.status.place("target"), plan.job.retry_for, forget).await?;
                 return Ok(End::Gone);

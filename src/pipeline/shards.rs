@@ -62,6 +62,9 @@ pub async fn run(
         let cells = starts.iter().map(|start| Cell::of(start.number, &start.origin, start.slots.clone())).collect();
         let prefer_replica = shards.plan.job.prefer_replica;
         watching.spawn_local(watch_cluster(watched, cells, prefer_replica, changed));
+        if let Some(motions) = shards.plan.motions.clone() {
+            watching.spawn_local(motions.watch(Arc::clone(&shards.plan)));
+        }
     }
     starts.into_iter().for_each(|start| shards.start(start));
     let mut failed = None;
@@ -103,6 +106,9 @@ struct Shards {
 impl Shards {
     fn start(&mut self, start: Start) {
         let Start { number, origin, slots, source_keys, inherits, checkpoint } = start;
+        if let Some(motions) = &self.plan.motions {
+            motions.add_shard(number, origin.clone());
+        }
         let plan = Arc::clone(&self.plan);
         let (gone, is_gone) = watch::channel(false);
         let status = plan.status.add_shard(number, origin.primary().to_string());

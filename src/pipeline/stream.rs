@@ -1,6 +1,7 @@
 //! The stream: commands of the source, one after the other, become units for the lanes.
 
 mod copies;
+mod motion;
 mod slots;
 
 use std::collections::BTreeSet;
@@ -57,6 +58,8 @@ pub struct Stream<'a> {
     passed: (Vec<ReplOffset>, ReplOffset),
     /// No key is left that can't be trusted.
     trusted: bool,
+    /// Slots in motion are looked after more often than bytes come.
+    is_busy_with_motions: bool,
 }
 
 /// A command on its way, with what belongs to it.
@@ -88,6 +91,7 @@ impl<'a> Stream<'a> {
             guarded: BTreeSet::new(),
             passed: (Vec::new(), ReplOffset(0)),
             trusted: true,
+            is_busy_with_motions: false,
         }
     }
 
@@ -111,8 +115,12 @@ impl<'a> Stream<'a> {
 
     /// True if the target has the unit at hand as far as it concerns the lane of `key`.
     fn has_passed(&self, key: &[u8]) -> bool {
+        self.has_passed_lane(self.parts.router.lane_of(key))
+    }
+
+    fn has_passed_lane(&self, lane: LaneId) -> bool {
         let (lanes, highest) = &self.passed;
-        let record = || lanes.get(self.parts.router.lane_of(key));
+        let record = || lanes.get(lane);
         self.offset <= *highest && record().is_some_and(|record| self.offset <= *record)
     }
 
@@ -129,6 +137,10 @@ impl<'a> Stream<'a> {
         self.written.clear();
         self.epoch = rewind.epoch;
         self.parts.router = self.parts.router.anew();
+        if let Some(motions) = &self.parts.motions {
+            let (shard, offset) = (self.parts.number, rewind.offset);
+            motions.with(|machine| machine.rewound(shard, offset));
+        }
         self.stand(rewind.standing);
     }
 
@@ -153,14 +165,15 @@ impl<'a> Stream<'a> {
                 self.window.shrink_to(2 * READ_BYTES);
             }
             let journal = &self.parts.feed.stream;
-            match journal.read(read, &mut self.window, READ_BYTES, READ_WAIT)? {
+            let wait = if self.is_busy_with_motions { MOTION_WAIT } else { READ_WAIT };
+            match journal.read(read, &mut self.window, READ_BYTES, wait)? {
                 Read::Bytes(n) => read += n as u64,
                 Read::Nothing if self.parts.batches.is_closed() => return Err(Error::Ended),
                 Read::Nothing => {}
                 Read::End if self.parts.feed.close() => return self.hand_over(),
                 Read::End => {}
             }
-            match self.parse() {
+            match self.parse().and_then(|()| self.look_after_motions()) {
                 // A unit that waits for an answer can't be made any more: it's left for the next session.
                 Err(Error::Copy(CopyError::Ended) | Error::Target(AskError::Ended)) => {
                     if self.parts.feed.close() {
@@ -258,7 +271,9 @@ impl<'a> Stream<'a> {
             return false;
         }
         match args.get(1) {
-            Some(key) if !is_own_key(key) => {
+            Some(key)
+                if !is_own_key(key) && parts.motions.as_ref().is_none_or(|m| m.feeds(parts.number, Slot::of(key))) =>
+            {
                 let lane = parts.router.lane_of(key);
                 parts.router.single(lane, self.db, self.db, self.offset, args.raw());
                 true
@@ -285,6 +300,7 @@ impl<'a> Stream<'a> {
                 self.in_transaction = false;
                 self.written.clear();
             }
+            "TRIMSLOTS" => self.trim_slots(args)?,
             "REPLCONF" if args.get(1).is_some_and(|word| word.eq_ignore_ascii_case(b"GETACK")) => {
                 self.parts.ack.ask(self.offset);
             }
@@ -322,6 +338,9 @@ impl<'a> Stream<'a> {
 
     /// Adds what becomes of a command to the unit.
     fn unit_command(&mut self, command: Command<'_>) -> Result<(), Error> {
+        if self.is_stopped_by_motion(command)? {
+            return Ok(());
+        }
         let verdict = if self.parts.scope.is_whole() {
             Verdict::Pass
         } else {
@@ -626,11 +645,12 @@ impl<'a> Stream<'a> {
     fn whole_among_others(&mut self, Command { args, spec }: Command<'_>) -> Result<(), Error> {
         let number = |at: usize| args.get(at).and_then(|db| std::str::from_utf8(db).ok()?.parse::<u32>().ok());
         match (spec.shape, number(1), number(2)) {
-            (Shape::FlushAll, ..) => self.flush(&Databases::All),
-            (Shape::FlushDb, ..) => self.flush(&Databases::These(vec![self.db])),
-            (_, Some(a), Some(b)) => self.swap(a, b),
-            _ => Ok(()),
+            (Shape::FlushAll, ..) => self.flush(&Databases::All)?,
+            (Shape::FlushDb, ..) => self.flush(&Databases::These(vec![self.db]))?,
+            (_, Some(a), Some(b)) => self.swap(a, b)?,
+            _ => {}
         }
+        self.empty_moving()
     }
 
     fn bad(&self, error: commands::Error) -> Error {
@@ -641,6 +661,9 @@ impl<'a> Stream<'a> {
         Error::CannotSend { command: spec.name.to_string(), db: self.db, offset: self.offset }
     }
 }
+
+/// How long a read waits while slots are in motion.
+const MOTION_WAIT: std::time::Duration = std::time::Duration::from_millis(5);
 
 /// A larger window is given back when it isn't needed any more.
 const WINDOW_BYTES_MAX: usize = 8 * READ_BYTES;

@@ -8,6 +8,7 @@ use crate::net::locate::Locator;
 use crate::offset::{ReplId, ReplOffset};
 use crate::resp::encode;
 use crate::resp::reply::Reply;
+use crate::slot::Slot;
 
 /// What PTTL and PEXPIRETIME say of a key that isn't there.
 const GONE: i64 = -2;
@@ -27,6 +28,9 @@ pub struct Position {
     pub replid: Option<ReplId>,
     pub offset: ReplOffset,
 }
+
+/// So many keys of a slot are asked for at first.
+const SLOT_KEYS: usize = 10_000;
 
 /// Connects when first asked, and again after a break.
 #[derive(Debug)]
@@ -167,6 +171,45 @@ impl Side {
             address: self.server.to_string(),
             command: String::from_utf8_lossy(command).into_owned(),
             words: format!("{reply:?}"),
+        }
+    }
+
+    /// The keys of a slot, each with its database, all at one moment, and where the stream stood at it.
+    ///
+    /// # Errors
+    /// When the source can't be reached or refuses.
+    pub async fn list_slot(&mut self, slot: Slot) -> Result<(Vec<(u32, Vec<u8>)>, Position), Error> {
+        let slot = slot.to_string();
+        let mut most = SLOT_KEYS;
+        loop {
+            // Valkey 9 has clusters of more than one database.
+            let filled = self.info().await?.keyspace().into_iter().map(|(db, _)| db);
+            let databases: Vec<u32> = std::iter::once(0).chain(filled.filter(|db| *db != 0)).collect();
+            let selects = databases.len() > 1 || self.db != 0;
+            let mut out = Vec::new();
+            encode::command(&mut out, &[b"MULTI"]);
+            for db in &databases {
+                if selects {
+                    encode::command(&mut out, &[b"SELECT", db.to_string().as_bytes()]);
+                }
+                let most = most.to_string();
+                encode::command(&mut out, &[&b"CLUSTER"[..], b"GETKEYSINSLOT", slot.as_bytes(), most.as_bytes()]);
+            }
+            encode::command(&mut out, &[&b"INFO"[..], b"replication"]);
+            encode::command(&mut out, &[b"EXEC"]);
+            let per_db = if selects { 2 } else { 1 };
+            let answers = self.exec(&out, databases.len() * per_db + 3).await?;
+            self.db = databases.last().copied().unwrap_or(0);
+            let info = answers.last().and_then(Reply::bytes).unwrap_or_default();
+            let lists = answers.chunks_exact(per_db).take(databases.len());
+            let lists: Vec<&[Reply]> = lists.filter_map(|of| of.last().and_then(Reply::array)).collect();
+            if lists.iter().any(|list| list.len() >= most) {
+                most *= 8;
+                continue;
+            }
+            let named = databases.iter().zip(lists).flat_map(|(db, list)| list.iter().map(move |key| (*db, key)));
+            let keys = named.filter_map(|(db, key)| Some((db, key.bytes()?.to_vec())));
+            return Ok((keys.collect(), position(&Info::parse(info))));
         }
     }
 

@@ -83,6 +83,11 @@ impl Following {
         self.positions().into_iter().map(|(offset, _)| offset).max().unwrap_or_default()
     }
 
+    /// The database selected in the stream at the lowest offset.
+    pub fn stream_db(&self) -> u32 {
+        self.positions().into_iter().min().map_or(0, |(_, db)| db)
+    }
+
     /// True when the target was left alone for longer than expiries are written late: a key that the source has renewed
     /// meanwhile may have expired there. Where they're written exactly (`late_ms` 0) that is so at every moment.
     pub fn is_too_old(&self, now_ms: i64) -> bool {
@@ -96,7 +101,7 @@ impl Following {
 
     /// What the stream is gone on with from the lowest offset.
     pub fn standing(self) -> Standing {
-        let stream_db = self.positions().into_iter().min().map_or(0, |(_, db)| db);
+        let stream_db = self.stream_db();
         let lanes = match &self.at {
             Places::Lanes(records) => records.iter().map(|r| r.offset).collect(),
             Places::Slots { positions, .. } => {
@@ -199,14 +204,23 @@ pub async fn remove_shard(conn: &mut Conn, records: &str) -> Result<(), Error> {
 pub async fn guards(conn: &mut Conn, job: &str, lanes: usize) -> Result<Guards, Error> {
     let mut guards = Guards::default();
     for lane in 0..lanes {
-        let reply = conn.ask(&[&b"HGETALL"[..], &guard::hash_key(job, lane)]).await?;
-        for pair in reply.array().unwrap_or_default().chunks_exact(2) {
-            if let [Reply::Bulk(field), Reply::Bulk(value)] = pair {
-                guards.read(field, value);
-            }
-        }
+        let fields = fields(conn, &guard::hash_key(job, lane)).await?;
+        fields.iter().for_each(|(field, value)| guards.read(field, value));
     }
     Ok(guards)
+}
+
+/// Reads a hash.
+///
+/// # Errors
+/// When the target can't be reached.
+pub async fn fields(conn: &mut Conn, key: &[u8]) -> Result<Vec<(Vec<u8>, Vec<u8>)>, Error> {
+    let reply = conn.ask(&[&b"HGETALL"[..], key]).await?;
+    let pair = |pair: &[Reply]| match pair {
+        [Reply::Bulk(field), Reply::Bulk(value)] => Some((field.clone(), value.clone())),
+        _ => None,
+    };
+    Ok(reply.array().unwrap_or_default().chunks_exact(2).filter_map(pair).collect())
 }
 
 /// Goes over to `lanes` lanes, when all stand at one offset: writes their records and the guards that still matter,

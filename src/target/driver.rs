@@ -17,6 +17,7 @@ use super::{Error, InScope, checkpoint, escape_key, scan};
 use crate::clock::now_ms;
 use crate::delivery::Standalone;
 use crate::delivery::guard::{self, Standing};
+use crate::delivery::motion::Ticket;
 use crate::delivery::record;
 use crate::delivery::standalone::{Event, Fault, Lost, Reread, SELECT};
 use crate::delivery::unit::{Batch, LANES_MAX, LaneId, Task};
@@ -119,6 +120,13 @@ pub trait Progress {
     /// From here on it is the records of these servers, by their run ids, that are told of: the one that the lanes are
     /// connected to, or the nodes of a cluster.
     fn servers(&self, run_ids: Vec<String>);
+    /// Something beside the stream was applied, or dropped at a break.
+    fn settled(&self, ticket: Ticket, applied: bool);
+    /// The hash of the states of slots, where they matter.
+    fn states_key(&self) -> Option<Vec<u8>>;
+    /// The lanes were connected anew, to the server of that run id, which has these fields in that hash. `rewinds`: they
+    /// start again from there.
+    fn connected(&self, run_id: &str, states: &[(Vec<u8>, Vec<u8>)], rewinds: Option<ReplOffset>);
     /// The target has fallen back: the router is to start again. False if it can't.
     fn rewind(&self, offset: ReplOffset, epoch: u64, standing: Standing) -> bool;
 }
@@ -232,10 +240,22 @@ impl Driver {
             if let Some(task) = self.plan.empty_first.clone() {
                 self.perform(&task).await?;
             }
+            self.tell_states(conn, &found.run_id, None).await?;
         } else {
+            let other = self.run_id.as_ref().is_some_and(|known| *known != found.run_id);
+            if other && self.machine.recorded().is_some() && self.plan.progress.states_key().is_some() {
+                // What stands beside the stream isn't in the records of others: they go back together.
+                self.machine.distrust();
+            }
             let before = self.machine.replies_unseen();
             let reread = self.machine.reread(&found.records).map_err(|lost| self.lost(lost))?;
             self.plan.status.replies_unseen.add(self.machine.replies_unseen() - before);
+            let conn = found.conns.first_mut().ok_or_else(|| self.out_of_step())?;
+            let rewinds = match &reread {
+                Reread::Rewind { offset, .. } => Some(*offset),
+                Reread::Continue => None,
+            };
+            self.tell_states(conn, &found.run_id, rewinds).await?;
             if let Reread::Rewind { offset, stream_db, epoch } = reread {
                 let conn = found.conns.first_mut().ok_or_else(|| self.out_of_step())?;
                 let guards = checkpoint::guards(conn, &self.plan.identity.records(), lanes).await?;
@@ -251,6 +271,15 @@ impl Driver {
         }
         self.plan.progress.servers(vec![found.run_id.clone()]);
         self.lanes = found.conns.into_iter().map(Wire::new).collect();
+        Ok(())
+    }
+
+    /// Reads what the target says of slots in motion.
+    async fn tell_states(&mut self, conn: &mut Conn, run_id: &str, rewinds: Option<ReplOffset>) -> Result<(), Error> {
+        self.report();
+        let Some(key) = self.plan.progress.states_key() else { return Ok(()) };
+        let states = checkpoint::fields(conn, &key).await?;
+        self.plan.progress.connected(run_id, &states, rewinds);
         Ok(())
     }
 
@@ -575,6 +604,9 @@ impl Driver {
             self.plan.progress.recorded(offset);
         }
         self.reported = now;
+        for (ticket, applied) in self.machine.take_settled() {
+            self.plan.progress.settled(ticket, applied);
+        }
     }
 
     /// Wakes the task when the next refused lane may send again, or the rate allows more.

@@ -12,6 +12,7 @@ pub mod preflight;
 pub mod replicas;
 pub mod scan;
 pub mod settle;
+pub mod states;
 pub mod wire;
 
 use std::sync::Arc;

@@ -198,14 +198,24 @@ impl Cluster {
                 client.call(&set);
             }
         }
+        // A move that begins before all know of the new owner's epoch can be undone by an old owner's claim.
+        let epoch = |client: &mut Client, field: &str| {
+            let info = client.call(&cmd!["CLUSTER", "INFO"]).text();
+            info.lines().find_map(|line| line.strip_prefix(field)?.trim().parse::<u64>().ok()).expect("an epoch")
+        };
+        let of_owner = epoch(&mut self.nodes[to].client(), "cluster_my_epoch:");
+        until(MINUTE, "all know the new owner's epoch", || {
+            self.living().all(|mut node| epoch(&mut node, "cluster_current_epoch:") >= of_owner)
+        });
     }
 
     /// Leaves a move that was begun: keys that went are brought back first.
     pub fn turn_back(&self, slot: u16, from: usize, to: usize) {
+        let stable = |node: usize| self.nodes[node].client().call(&cmd!["CLUSTER", "SETSLOT", slot, "STABLE"]);
+        // While the owner gives the slot away it takes no key that it doesn't have.
+        stable(from);
         while self.move_keys(slot, to, from, KEYS_A_MIGRATE) > 0 {}
-        for node in [from, to] {
-            self.nodes[node].client().call(&cmd!["CLUSTER", "SETSLOT", slot, "STABLE"]);
-        }
+        stable(to);
     }
 
     /// Moves ranges of slots in one piece, where servers can (Valkey 9, Redis 8.4), and waits for it.

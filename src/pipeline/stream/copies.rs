@@ -160,7 +160,13 @@ impl Stream<'_> {
             return Ok(());
         }
         for together in self.askable(wanted) {
-            let (found, offset) = self.parts.copy_keys.read(&together)?;
+            let (found, offset) = match self.parts.copy_keys.read(&together) {
+                Err(error) if error.is_redirection() => {
+                    self.note_moved(&together)?;
+                    continue;
+                }
+                answer => answer?,
+            };
             for ((db, key), found) in together.iter().zip(&found) {
                 self.put(*db, key, found)?;
                 self.store_guard(*db, key, offset);

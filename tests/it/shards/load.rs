@@ -12,7 +12,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// How many hash tags the keys have: each is one slot, and every shard has some.
-const TAGS: usize = 24;
+pub const TAGS: usize = 24;
 
 /// Units of one tag that go to its node at a time.
 const UNITS: usize = 20;

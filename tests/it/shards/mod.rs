@@ -3,6 +3,7 @@
 mod failover;
 mod load;
 mod members;
+mod motion;
 mod replicas;
 
 use crate::client::{Client, Reply};

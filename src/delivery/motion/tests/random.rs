@@ -1,0 +1,124 @@
+//! Random schedules, each from a seed that is printed when it fails.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use proptest::prelude::*;
+use proptest::strategy::ValueTree;
+use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
+
+use super::ops::{Op, any_op};
+use super::world::World;
+use crate::delivery::rules::MotionRules;
+
+/// How much may be noted, and what the adversary does.
+#[derive(Debug, Clone)]
+struct Scenario {
+    noted_bytes_max: usize,
+    ops: Vec<Op>,
+}
+
+fn any_scenario() -> impl Strategy<Value = Scenario> {
+    let noted = prop_oneof![3 => Just(1usize << 20), 1 => Just(150)];
+    let ops = prop::collection::vec(any_op(), 1..160);
+    (noted, ops).prop_map(|(noted_bytes_max, ops)| Scenario { noted_bytes_max, ops })
+}
+
+fn run(scenario: &Scenario, rules: MotionRules) -> Result<(), String> {
+    let mut world = World::new(rules, scenario.noted_bytes_max);
+    for op in &scenario.ops {
+        world.step(*op)?;
+    }
+    world.drain()
+}
+
+/// The same, with a panic of the machine as a failure.
+fn run_caught(scenario: &Scenario, rules: MotionRules) -> Result<(), String> {
+    let caught = catch_unwind(AssertUnwindSafe(|| run(scenario, rules)));
+    caught.unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().cloned();
+        Err(text.or_else(|| panic.downcast_ref::<&str>().map(|s| (*s).to_owned())).unwrap_or_default())
+    })
+}
+
+/// Runs the schedule of a seed; if it fails, returns the smallest found that does, and why.
+fn try_seed(seed: u64, rules: MotionRules) -> Option<(Scenario, String)> {
+    let mut bytes = [0; 32];
+    bytes[..8].copy_from_slice(&seed.to_le_bytes());
+    let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &bytes);
+    let mut runner = TestRunner::new_with_rng(Config::default(), rng);
+    let mut tree = any_scenario().new_tree(&mut runner).ok()?;
+    let mut smallest = tree.current();
+    let mut why = run_caught(&smallest, rules).err()?;
+    for _ in 0..5000 {
+        if !tree.simplify() {
+            break;
+        }
+        loop {
+            let scenario = tree.current();
+            match run_caught(&scenario, rules) {
+                Err(error) => {
+                    (smallest, why) = (scenario, error);
+                    break;
+                }
+                Ok(()) if !tree.complicate() => return Some((smallest, why)),
+                Ok(()) => {}
+            }
+        }
+    }
+    Some((smallest, why))
+}
+
+fn number(name: &str, default: u64) -> u64 {
+    std::env::var(name).ok().and_then(|n| n.parse().ok()).unwrap_or(default)
+}
+
+#[test]
+fn slots_moving_under_an_adversary_end_equal_to_the_source() {
+    let (first, cases) = (number("KEYFERRY_PROOF_SEED", 0), number("KEYFERRY_PROOF_CASES", 3000));
+    for seed in first..first + cases {
+        if let Some((scenario, why)) = try_seed(seed, MotionRules::default()) {
+            panic!("seed {seed}: {why}\n{scenario:?}");
+        }
+    }
+}
+
+/// A rule, and what takes it out.
+type Removal = (&'static str, fn(&mut MotionRules));
+
+const REMOVALS: [Removal; 17] = [
+    ("starts_of_all", |r| r.starts_of_all = false),
+    ("state_stored", |r| r.state_stored = false),
+    ("states_reread", |r| r.states_reread = false),
+    ("journals_kept", |r| r.journals_kept = false),
+    ("resumes_at_starts", |r| r.resumes_at_starts = false),
+    ("received", |r| r.received = false),
+    ("received_of_all", |r| r.received_of_all = false),
+    ("looked_twice", |r| r.looked_twice = false),
+    ("others_dirty", |r| r.others_dirty = false),
+    ("moves_again", |r| r.moves_again = false),
+    ("guarded", |r| r.guarded = false),
+    ("whole_when_emptied", |r| r.whole_when_emptied = false),
+    ("feeder_drained", |r| r.feeder_drained = false),
+    ("switch_awaited", |r| r.switch_awaited = false),
+    ("switch_behind_all", |r| r.switch_behind_all = false),
+    ("switch_on_one_target", |r| r.switch_on_one_target = false),
+    ("switch_behind_copies", |r| r.switch_behind_copies = false),
+];
+
+#[test]
+#[ignore = "tells which seeds break without a rule"]
+fn search_seeds_that_break_without_each_rule() {
+    let cases = number("KEYFERRY_PROOF_CASES", 10_000);
+    for (name, remove) in REMOVALS {
+        let mut rules = MotionRules::default();
+        remove(&mut rules);
+        let found = (0..cases).find_map(|seed| try_seed(seed, rules).map(|found| (seed, found)));
+        match found {
+            Some((seed, (scenario, why))) => {
+                let why: String = why.chars().take(150).collect();
+                eprintln!("{name}: seed {seed}: {why}\n    {scenario:?}");
+            }
+            None => eprintln!("{name}: NOT BROKEN by {cases}"),
+        }
+    }
+}

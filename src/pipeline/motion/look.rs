@@ -1,0 +1,248 @@
+//! Looking at the source's servers while slots are in motion: who owns them by all views, and how far all streams are.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use tokio::time::{sleep, timeout};
+
+use super::{Motions, lock};
+use crate::clock::now_ms;
+use crate::delivery::motion::{Look, Offsets, Shard};
+use crate::net::conn::{self, Conn};
+use crate::net::endpoint::HostPort;
+use crate::net::info::Info;
+use crate::net::topology::Topology;
+use crate::net::{Side, cluster};
+use crate::offset::ReplOffset;
+use crate::pipeline::prepare::Plan;
+use crate::resp::reply::Reply;
+use crate::slot::Slot;
+use crate::source::origin::Origin;
+
+/// How long to wait between looks while something is in motion.
+const LOOK_INTERVAL: Duration = Duration::from_millis(50);
+
+/// The same once it has been for a while.
+const LOOK_INTERVAL_LATER: Duration = Duration::from_millis(500);
+
+/// A slot that moves for so long has many keys, or waits for someone: looking less often costs it little.
+const SOON_MS: i64 = 10_000;
+
+/// How long a server may take to say what it sees.
+const VIEW_MAX: Duration = Duration::from_secs(2);
+
+/// Where the status line has which slots are in motion.
+const PLACE: &str = "slots";
+
+/// The same for what keeps them from being looked at.
+const LOOK_PLACE: &str = "looking at slots";
+
+/// What one server sees.
+struct View {
+    topology: Topology,
+    /// Slots that it gives away or takes.
+    busy: HashSet<Slot>,
+}
+
+/// What all of them saw.
+struct Views(Vec<(View, HashMap<HostPort, Shard>)>);
+
+impl Views {
+    /// The owner of a slot that all views name, if none shows it on the move.
+    fn rest(&self, slot: Slot) -> Option<Shard> {
+        let mut owners = self.0.iter().map(|(view, shards)| {
+            let owner = view.topology.owner(slot).filter(|_| !view.busy.contains(&slot))?;
+            shards.get(&owner.address).copied()
+        });
+        let first = owners.next()??;
+        owners.all(|owner| owner == Some(first)).then_some(first)
+    }
+}
+
+impl Motions {
+    /// Looks for ever, as long as something is in motion.
+    pub async fn watch(self: Arc<Self>, plan: Arc<Plan>) {
+        let mut conns = HashMap::new();
+        loop {
+            let check = self.unchecked.load(Ordering::Relaxed) && lock(&self.awaited).is_empty();
+            if !self.is_moving() && !check {
+                self.show(&plan);
+                self.wanted.notified().await;
+                continue;
+            }
+            match self.look(&mut conns).await {
+                Ok((views, offsets, look)) => {
+                    plan.status.clear(LOOK_PLACE);
+                    self.with(|machine| machine.looked(&look, |slot| views.rest(slot), &offsets));
+                    if check && self.check(&plan, &views).await {
+                        self.unchecked.store(false, Ordering::Relaxed);
+                    }
+                }
+                Err(error) => plan.status.waiting(LOOK_PLACE, &format!("{error}: slots can't be looked at")),
+            }
+            self.show(&plan);
+            let longest = self.with(|machine| machine.in_motion().map(|(_, since, _)| now_ms() - since).max());
+            sleep(if longest.is_some_and(|ms| ms > SOON_MS) { LOOK_INTERVAL_LATER } else { LOOK_INTERVAL }).await;
+        }
+    }
+
+    /// The second look of the start: a slot that isn't at rest at its feeder by all views began to move before its
+    /// streams were followed.
+    async fn check(&self, plan: &Plan, views: &Views) -> bool {
+        let odd: Vec<Slot> = self.with(|machine| {
+            let moved = |slot: &Slot| machine.feeder(*slot).is_some_and(|feeder| views.rest(*slot) != Some(feeder));
+            Slot::all().filter(moved).collect()
+        });
+        match self.doubt(plan, &plan.identity, odd).await {
+            Ok(()) => true,
+            Err(error) => {
+                tracing::warn!(error = %error, "what was seen of slots can't be written to the target: trying on");
+                false
+            }
+        }
+    }
+
+    /// What all shards' primaries see, and then how far their streams are.
+    ///
+    /// # Errors
+    /// When one can't be asked.
+    async fn look(&self, conns: &mut HashMap<HostPort, Conn>) -> Result<(Views, Offsets, Look<Slot>), cluster::Error> {
+        let look = self.with(|machine| machine.look());
+        let origins: Vec<(Shard, Origin)> =
+            lock(&self.origins).iter().map(|(shard, origin)| (*shard, origin.clone())).collect();
+        let mut asked = Vec::new();
+        for (shard, origin) in &origins {
+            let server = origin.primary().locate().await?;
+            let kept = conns.remove(&server.address);
+            let view = async {
+                let mut conn = match kept {
+                    Some(conn) => conn,
+                    None => server.connect().await?,
+                };
+                let topology = self.cluster.view_of(&mut conn, &server.address).await?;
+                let busy = busy(&mut conn, &topology).await?;
+                Ok::<_, cluster::Error>((conn, View { topology, busy }))
+            };
+            let (conn, view) = in_time(&server.address, view).await?;
+            asked.push((*shard, server.address, conn, view));
+        }
+        let (mut views, mut offsets) = (Vec::new(), Offsets::new());
+        for (shard, address, mut conn, view) in asked {
+            let offset = in_time(&address, async { Ok(offset(&mut conn).await?) }).await?;
+            offsets.insert(shard, offset);
+            views.push((view, shards_at(&lock(&self.origins))));
+            conns.insert(address, conn);
+        }
+        Ok((Views(views), offsets, look))
+    }
+
+    /// Says which slots are in motion, and for how long.
+    fn show(&self, plan: &Plan) {
+        let moving: Vec<(Slot, i64)> =
+            self.with(|machine| machine.in_motion().map(|(slot, since, _)| (slot, since)).collect());
+        match moving.iter().min_by_key(|(_, since)| *since) {
+            None => plan.status.clear(PLACE),
+            Some((slot, _)) if moving.len() == 1 => {
+                plan.status.waiting(PLACE, &format!("slot {slot} is in motion on the source"));
+            }
+            Some((slot, _)) => {
+                let words = format!("slot {slot} and {} others are in motion on the source", moving.len() - 1);
+                plan.status.waiting(PLACE, &words);
+            }
+        }
+    }
+}
+
+/// Which shard owns each slot, by one view.
+pub(super) fn owners(topology: &Topology, origins: &BTreeMap<Shard, Origin>) -> BTreeMap<Slot, Shard> {
+    let shards = shards_at(origins);
+    let owned = topology.owners().filter_map(|primary| Some((primary, *shards.get(&primary.address)?)));
+    let slots = owned.flat_map(|(primary, shard)| primary.slots.iter().map(move |slot| (slot, shard)));
+    slots.filter(|(slot, _)| topology.owner(*slot).is_some()).collect()
+}
+
+/// Which shard's primary is at an address.
+fn shards_at(origins: &BTreeMap<Shard, Origin>) -> HashMap<HostPort, Shard> {
+    origins.iter().filter_map(|(shard, origin)| Some((origin.primary().known()?, *shard))).collect()
+}
+
+/// A server that is stopped says nothing.
+async fn in_time<T>(
+    address: &HostPort,
+    answer: impl Future<Output = Result<T, cluster::Error>>,
+) -> Result<T, cluster::Error> {
+    let late = || conn::Error::Timeout { side: Side::Source, address: address.to_string(), after: VIEW_MAX };
+    timeout(VIEW_MAX, answer).await.unwrap_or_else(|_| Err(late().into()))
+}
+
+async fn offset(conn: &mut Conn) -> Result<ReplOffset, conn::Error> {
+    let reply = conn.ask(&[&b"INFO"[..], b"replication"]).await?;
+    let info = Info::parse(reply.bytes().unwrap_or_default());
+    Ok(ReplOffset(info.number("master_repl_offset").unwrap_or(0)))
+}
+
+/// The slots that a server gives away or takes, in whichever way.
+async fn busy(conn: &mut Conn, topology: &Topology) -> Result<HashSet<Slot>, conn::Error> {
+    let mut busy: HashSet<Slot> = topology.motions().iter().map(|motion| motion.slot).collect();
+    // Valkey 9, and Redis 8.4: moves that CLUSTER NODES doesn't show. Others don't know the words.
+    for command in [&[&b"CLUSTER"[..], b"GETSLOTMIGRATIONS"][..], &[b"CLUSTER", b"MIGRATION", b"STATUS", b"ALL"]] {
+        match conn.call(command).await? {
+            Reply::Array(moves) => moves.iter().filter_map(unfinished).for_each(|slots| busy.extend(slots)),
+            // Whether something moves can't be told then.
+            Reply::Error(words) if words.starts_with("NOPERM") => {
+                return Err(conn.refused(&command.join(&b' '), words));
+            }
+            _ => {}
+        }
+    }
+    Ok(busy)
+}
+
+/// The slots of a move that hasn't ended. A state that nobody knows is taken for one that goes on.
+fn unfinished(of: &Reply) -> Option<Vec<Slot>> {
+    let pairs = of.array()?;
+    let field = |names: &[&[u8]]| {
+        let pair =
+            pairs.chunks_exact(2).find(|pair| pair.first().and_then(Reply::bytes).is_some_and(|n| names.contains(&n)));
+        pair.and_then(|pair| pair.get(1)).and_then(Reply::bytes)
+    };
+    const ENDED: [&[u8]; 5] = [b"success", b"failed", b"cancelled", b"canceled", b"completed"];
+    if field(&[b"state"]).is_some_and(|state| ENDED.contains(&state)) {
+        return None;
+    }
+    let ranges = std::str::from_utf8(field(&[b"slot_ranges", b"slots"])?).ok()?;
+    let slot = |text: &str| text.parse().ok().and_then(Slot::new);
+    let mut slots = Vec::new();
+    for range in ranges.split([' ', ',']) {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        if let (Some(first), Some(last)) = (slot(first), slot(last)) {
+            slots.extend((first.number()..=last.number()).filter_map(Slot::new));
+        }
+    }
+    Some(slots)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bulk(text: &str) -> Reply {
+        Reply::Bulk(text.into())
+    }
+
+    #[test]
+    fn move_that_has_not_ended_keeps_its_slots_busy() {
+        let of = |state: &str, slots: &str| {
+            Reply::Array(vec![bulk("name"), bulk("x"), bulk("slot_ranges"), bulk(slots), bulk("state"), bulk(state)])
+        };
+        let numbers =
+            |reply: &Reply| unfinished(reply).map(|slots| slots.iter().map(|s| s.number()).collect::<Vec<_>>());
+        assert_eq!(numbers(&of("snapshotting", "1-3 7")), Some(vec![1, 2, 3, 7]));
+        assert_eq!(numbers(&of("some new state", "1-1,9-10")), Some(vec![1, 9, 10]));
+        assert_eq!(numbers(&of("success", "1-3")), None);
+        assert_eq!(numbers(&of("failed", "1-3")), None);
+        assert_eq!(numbers(&Reply::Null), None);
+    }
+}

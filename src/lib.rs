@@ -8,6 +8,19 @@ macro_rules! failpoint {
     };
 }
 
+/// Whether a rule of the protocol is kept: a constant, but for tests that take it out by its name (`failpoint`).
+///
+/// For what the delivery machine decides there is `rule!`, which tests switch within their own process.
+macro_rules! holds {
+    ($name:literal) => {{
+        #[cfg(feature = "failpoints")]
+        let holds = crate::failpoint::holds($name);
+        #[cfg(not(feature = "failpoints"))]
+        let holds = true;
+        holds
+    }};
+}
+
 // L0: words
 pub mod args;
 #[cfg(feature = "failpoints")]

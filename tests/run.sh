@@ -58,7 +58,7 @@ step "doc tests and examples"
 cargo test --locked --doc
 cargo build --locked --examples
 
-step "the program with failpoints, for the tests that end it at each"
+step "the program with failpoints, for the tests that end it at each, or take its rules out"
 cargo build --locked --profile quick --features failpoints --bin keyferry
 target=${CARGO_TARGET_DIR:-$PWD/target}
 export KEYFERRY_FAILPOINT_BIN=$target/failpoints/keyferry

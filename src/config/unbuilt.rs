@@ -20,11 +20,6 @@ const REFUSED: &[Unbuilt] = &[
         hint: "give the URL of a running server: redis://host:port",
     },
     Unbuilt {
-        what: "copying to a cluster (?cluster=true)",
-        asked: |raw| matches!(&raw.target.url, Some(Place::Server(target)) if target.cluster == Some(true)),
-        hint: "the target must be a standalone server",
-    },
-    Unbuilt {
         what: "--copy scan",
         asked: |raw| raw.source.copy == Some(CopyBy::Scan),
         hint: "leave it out: the copy is then taken from the source's snapshot",
@@ -67,7 +62,6 @@ mod tests {
     fn unbuilt_options_are_refused_and_their_defaults_taken() {
         for text in [
             "[source]\nurl = 'dump.rdb'",
-            "[target]\nurl = 'redis://h?cluster=true'",
             "[source]\ncopy = 'scan'",
             "[target]\nguard_memory = '90%'",
             "[target]\nlossy = true",
@@ -81,6 +75,7 @@ mod tests {
             "[source]\nurl = 'redis-sentinel://h/m'\n[target]\nurl = 'redis://a,b'",
             "[source]\nurl = 'redis://h?cluster=false'\ncopy = 'snapshot'\nprefer_replica = true",
             "[source]\nurl = 'redis://a,b?cluster=true'",
+            "[target]\nurl = 'redis://h?cluster=true'",
             "[target]\nexpiry_grace = 0\nlossy = false",
         ] {
             let raw = toml::from_str(text).unwrap();

@@ -12,6 +12,7 @@ pub mod parts;
 pub mod record;
 pub mod refusal;
 mod rules;
+pub mod settling;
 pub mod slots;
 pub mod standalone;
 #[cfg(test)]

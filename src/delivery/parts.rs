@@ -174,7 +174,7 @@ impl Parts {
                     commands.push((segment.db, command.to_vec()));
                     rest = later;
                 }
-                if unit_only && segment.last {
+                if unit_only && segment.last || !holds!("recopy-what-follows") {
                     return commands;
                 }
             }

@@ -1,4 +1,4 @@
-//! Rules of the protocol that tests can take out, to show that each is needed.
+//! Rules of the machine that tests can take out, to show that each is needed; of those around it `holds!` tells.
 
 /// What the machine does for a reason; all true outside of tests.
 #[cfg(test)]
@@ -40,6 +40,8 @@ pub(crate) struct Rules {
     pub pieces_counted: bool,
     /// A value of the copy waits for its SELECT to be answered.
     pub select_awaited: bool,
+    /// MULTI goes alone where it may be refused.
+    pub multi_awaited: bool,
     /// Most commands of a flush.
     pub flush_commands_max: u32,
 }
@@ -66,6 +68,7 @@ impl Default for Rules {
             task_again: true,
             pieces_counted: true,
             select_awaited: true,
+            multi_awaited: true,
             flush_commands_max: super::standalone::FLUSH_COMMANDS_MAX,
         }
     }

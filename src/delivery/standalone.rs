@@ -22,6 +22,9 @@ pub const FLUSH_COMMANDS_MAX: u32 = 1024;
 /// Most bytes of a flush; a larger unit goes alone.
 pub const FLUSH_BYTES_MAX: usize = 1 << 20;
 
+/// The command by which a [`Fault`] says that a database couldn't be selected.
+pub const SELECT: &str = "SELECT";
+
 /// What an answer of the target led to.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Event {
@@ -428,7 +431,9 @@ impl Standalone {
     pub fn reread(&mut self, records: &[Option<Record>]) -> Result<Reread, Lost> {
         let generation = self.job.generation;
         let other = |r: &&Record| r.job.generation == generation && r.job.lanes != self.lanes.len();
-        if let Some(record) = records.iter().flatten().find(other) {
+        if let Some(record) = records.iter().flatten().find(other)
+            && holds!("lane-count-read")
+        {
             return Err(Lost::Lanes { lanes: record.job.lanes });
         }
         let found: Option<Vec<&Record>> = (0..self.lanes.len())
@@ -557,7 +562,7 @@ impl Standalone {
             return;
         }
         let mut flight = Flight::new(flush, db, queued);
-        if self.careful {
+        if self.careful && rule!(self, multi_awaited) {
             flight.hold_back(out, start);
         }
         let flight = Some(flight);
@@ -740,9 +745,17 @@ fn covers(record: &Record, flush: &Flush) -> bool {
 /// `db`. `offset`: that of the whole, where the command can't be told.
 pub(super) fn fault(parts: &Parts, (at, db): (usize, u32), offset: ReplOffset, words: String, applied: bool) -> Fault {
     let located: Option<Located> = parts.locate(at, db);
-    let what = located.map(|l| parts.describe(&l));
-    let what = what.unwrap_or(Described { command: "EXEC".into(), key: Vec::new(), db: 0, offset });
-    let suspects = located.map(|l| parts.commands_from(&l, !applied)).unwrap_or_default();
+    // What follows a SELECT that failed was done to another database.
+    let selected = located.is_none().then(|| parts.locate(at.saturating_add(1), db)).flatten();
+    let what = match (located, selected) {
+        (Some(located), _) => parts.describe(&located),
+        (None, Some(next)) => {
+            let next = parts.describe(&next);
+            Described { command: SELECT.into(), key: next.db.to_string().into_bytes(), ..next }
+        }
+        (None, None) => Described { command: "EXEC".into(), key: Vec::new(), db: 0, offset },
+    };
+    let suspects = located.or(selected).map(|l| parts.commands_from(&l, !applied)).unwrap_or_default();
     Fault { words, what, applied, suspects, copied: None }
 }
 

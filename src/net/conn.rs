@@ -150,6 +150,8 @@ fn is_passing_refusal(words: &str) -> bool {
             | "MASTERDOWN"
             | "NOMASTERLINK"
             | "TRYAGAIN"
+            | "MOVED"
+            | "ASK"
             | "CLUSTERDOWN"
             | "READONLY"
             | "OOM"

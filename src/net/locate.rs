@@ -194,6 +194,13 @@ impl Locator {
     }
 }
 
+/// A server at its own address.
+impl From<Server> for Locator {
+    fn from(server: Server) -> Self {
+        Locator::fixed(server, BTreeMap::new())
+    }
+}
+
 impl fmt::Display for Locator {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (&self.0.place, &*lock(&self.0.last)) {

@@ -11,8 +11,8 @@ use crate::commands::CopyKey;
 use crate::delivery::guard::Guards;
 use crate::net::backoff::Backoff;
 use crate::net::conn;
-use crate::offset::ReplOffset;
-use crate::source::side::{Found, Side};
+use crate::offset::{ReplId, ReplOffset};
+use crate::source::side::{Found, Position, Side};
 
 /// How long the stream may take to reach the offset of an answer, before the source is asked again.
 const STREAM_WAIT: Duration = Duration::from_secs(10);
@@ -86,7 +86,7 @@ impl CopyKeys {
     pub fn guard(&self, db: u32, key: &[u8], offset: ReplOffset) -> Guard {
         let stands = |at: Option<&ReplOffset>| at.is_some_and(|at| *at >= offset);
         let key = (db, key.to_vec());
-        if stands(self.guards.keys.get(&key)) {
+        if stands(self.guards.keys.get(&key)) && holds!("guarded-units-left-out") {
             Guard::Stands
         } else if stands(self.guards.databases.get(&db)) || self.suspects.contains(&key) {
             Guard::Unknown
@@ -134,7 +134,10 @@ impl CopyKeys {
     /// `db` was emptied by the stream: what was copied into it is gone, and the units behind apply to nothing. Returns
     /// the guards that it had. A key that `stays` was copied behind that.
     pub fn forget(&mut self, db: Option<u32>, stays: impl Fn(&[u8]) -> bool) -> Guards {
-        let emptied = |of: u32| db.is_none_or(|db| db == of);
+        if !holds!("flush-drops-guards") {
+            return Guards::default();
+        }
+        let emptied = |of: u32| db.is_none_or(|db| db == of) || !holds!("guards-by-database");
         self.suspects.retain(|(of, key)| !emptied(*of) || stays(key));
         Guards {
             keys: self.guards.keys.extract_if(|(of, key), _| emptied(*of) && !stays(key)).collect(),
@@ -164,10 +167,8 @@ impl CopyKeys {
         loop {
             let replid = self.asking.feed().replid().ok_or(CopyError::NoOffsets)?;
             let (found, position) = self.retrying(async |side: &mut Side| side.read_keys(&asked).await)?;
-            let reached = self.asking.feed().stream.wait_written(position.offset.0, STREAM_WAIT);
-            // Before 4.0 a server doesn't say; its history ends with its process, and with it this one.
-            let same = position.replid.is_none_or(|of| of == replid) && self.asking.feed().replid() == Some(replid);
-            if reached && same {
+            let of_this_history = !holds!("answer-of-this-history") || self.is_of_this_history(position, replid);
+            if of_this_history {
                 self.until = self.until.max(position.offset);
                 self.guards.keys.extend(keys.iter().map(|key| (key.clone(), position.offset)));
                 self.suspects.retain(|key| !keys.contains(key));
@@ -181,6 +182,15 @@ impl CopyKeys {
             self.side.close();
             self.asking.pause(ASK_AGAIN).ok_or(CopyError::Ended)?;
         }
+    }
+
+    /// Waits for the stream to reach an answer's position; true if it is one of the history that was received when it
+    /// was asked for.
+    fn is_of_this_history(&self, answer: Position, replid: ReplId) -> bool {
+        let feed = self.asking.feed();
+        let reached = feed.stream.wait_written(answer.offset.0, STREAM_WAIT);
+        // Before 4.0 a server doesn't say; its history ends with its process, and with it this one.
+        reached && answer.replid.is_none_or(|of| of == replid) && feed.replid() == Some(replid)
     }
 
     /// Lists keys of a source database, a page at a time; `cursor` is `0` at the start and behind the last.

@@ -25,6 +25,7 @@ use crate::status::{Phase, Shard, Status};
 use crate::target::checkpoint::{Following, Places};
 use crate::target::driver::{self, Driver, OnFault};
 use crate::target::nodes::Target;
+use crate::target::replicas::Recorded;
 use crate::target::{self, cluster, replicas};
 
 /// The first version whose MULTI is never refused.
@@ -57,7 +58,7 @@ impl Delivery {
                 OnError::Recopy => OnFault::Recopy,
             },
             retry_for: plan.job.retry_for,
-            rate: plan.job.rate_bytes_s,
+            rate: plan.shares.rate(),
             in_scope: Arc::clone(&plan.in_scope),
             key_hash,
             status: Arc::clone(&plan.status),
@@ -113,8 +114,8 @@ pub struct Progress {
     /// False once the target is known to have none: then its records are as safe as they get.
     pub has_replicas: AtomicBool,
     pub sources_of: SourcesOf,
-    /// The servers of a cluster that have what the records say; `None` for a standalone target.
-    pub servers: Mutex<Option<Vec<String>>>,
+    /// The run ids of the servers whose records are told of.
+    pub servers: Mutex<Vec<String>>,
 }
 
 impl driver::Progress for Arc<Progress> {
@@ -160,7 +161,9 @@ impl driver::Progress for Arc<Progress> {
     }
 
     fn servers(&self, run_ids: Vec<String>) {
-        *self.servers.lock().unwrap_or_else(PoisonError::into_inner) = Some(run_ids);
+        *self.servers.lock().unwrap_or_else(PoisonError::into_inner) = run_ids;
+        // Another server may have replicas.
+        self.has_replicas.store(true, Ordering::Relaxed);
     }
 
     fn rewind(&self, offset: ReplOffset, epoch: u64, standing: Standing) -> bool {
@@ -169,15 +172,10 @@ impl driver::Progress for Arc<Progress> {
 }
 
 impl replicas::Watcher for Progress {
-    fn recorded(&self) -> Option<ReplOffset> {
-        let offset = self.feed.recorded();
-        self.applied.borrow().is_some().then_some(offset)
-    }
-
-    fn has_records_of(&self, run_id: &str) -> bool {
-        // Of a standalone target there is one server, and who takes over there is found by the lanes.
-        let servers = self.servers.lock().unwrap_or_else(PoisonError::into_inner);
-        servers.as_ref().is_none_or(|servers| servers.iter().any(|server| server == run_id))
+    fn recorded(&self) -> Option<Recorded> {
+        let following = self.applied.borrow().is_some();
+        let servers = self.servers.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        following.then(|| Recorded { offset: self.feed.recorded(), servers })
     }
 
     fn covered(&self, offset: ReplOffset, replicas: usize) {

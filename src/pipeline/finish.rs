@@ -5,14 +5,35 @@ use std::time::Duration;
 
 use super::Error;
 use super::prepare::{self, Plan, SourcesOf, retrying};
+use super::shard::OwnedSlots;
+use crate::delivery::settling::{Expiry, Told};
+use crate::net::conn;
+use crate::net::locate::Locator;
+use crate::slot::Slot;
+use crate::source::side::Position;
+use crate::source::times::Times;
 use crate::status::{Phase, Status};
 use crate::target::connect::Identity;
 use crate::target::nodes::Target;
-use crate::target::settle::Unsettled;
+use crate::target::settle::{Answer, Unsettled};
 use crate::target::{InScope, settle};
 
 /// The part of the job's memory that names and times may take while settling: nothing else is buffered then.
 const MEMORY_PART: u64 = 4;
+
+/// The shard of a key.
+type ShardOf = Arc<dyn Fn(&[u8]) -> u32 + Send + Sync>;
+
+/// A source that only says how long keys have left (before 7.0): it is asked for their true times at the end.
+#[derive(Debug, Clone)]
+pub struct OldSource {
+    /// The shard's number.
+    pub number: u32,
+    pub source: Locator,
+    pub version: (u16, u16, u16),
+    /// `None` where it is no node of a cluster.
+    pub slots: Option<OwnedSlots>,
+}
 
 /// A job that is to leave its target.
 pub struct Closing {
@@ -20,8 +41,10 @@ pub struct Closing {
     identity: Identity,
     /// How late the target's expiries were written.
     late_ms: i64,
+    old_sources: Vec<OldSource>,
     in_scope: InScope,
     sources_of: SourcesOf,
+    shard_of: ShardOf,
     memory_bytes: u64,
     retry_for: Option<Duration>,
     status: Arc<Status>,
@@ -29,12 +52,15 @@ pub struct Closing {
 
 impl Closing {
     pub fn of(plan: &Plan) -> Self {
+        let feeders = plan.feeders.clone();
         Closing {
             target: plan.target.clone(),
             identity: plan.identity.clone(),
             late_ms: plan.late_ms,
+            old_sources: plan.old_sources.clone(),
             in_scope: Arc::clone(&plan.in_scope),
             sources_of: Arc::clone(&plan.sources_of),
+            shard_of: Arc::new(move |key| feeders.shard_of(key)),
             memory_bytes: plan.job.memory_bytes,
             retry_for: plan.job.retry_for,
             status: Arc::clone(&plan.status),
@@ -44,10 +70,14 @@ impl Closing {
     /// Gives every key and field in scope its true expiry. Nothing may be applied any more.
     ///
     /// # Errors
-    /// When the target can't be reached for too long, or refuses for good.
+    /// When an end can't be reached for too long, or refuses for good.
     pub async fn settle(&self) -> Result<(), Error> {
         self.status.set_phase(Phase::Settling);
-        let settle = async || Ok(settle::settle(&self.plan()).await?);
+        let mut source = self.source();
+        let settle = async || {
+            let source = source.as_mut().map(|source| source as &mut dyn settle::Source);
+            Ok(settle::settle(&self.plan(), source).await?)
+        };
         let settled = retrying(&self.status, "target", self.retry_for, settle).await?;
         self.status.keys_settled.set(settled.keys);
         self.status.fields_settled.set(settled.fields);
@@ -74,6 +104,22 @@ impl Closing {
         Ok(removed)
     }
 
+    /// The sources that are to be asked, if there are any: the target stands where their streams were left.
+    fn source(&self) -> Option<TrueTimes> {
+        let asked = |old: &OldSource| {
+            let shard = self.status.shard(old.number)?;
+            let stands = Position { replid: shard.replid(), offset: shard.applied() };
+            tracing::debug!(source = %old.source, offset = %stands.offset, "the source is asked for true expiries");
+            let times = match old.slots {
+                None => Times::new(old.source.clone(), old.version, stands),
+                Some(_) => Times::of_node(old.source.clone(), stands),
+            };
+            Some((times, old.slots.clone()))
+        };
+        let all: Vec<_> = self.old_sources.iter().filter_map(asked).collect();
+        (!all.is_empty()).then_some(TrueTimes(all))
+    }
+
     fn plan(&self) -> settle::Plan<'_> {
         settle::Plan {
             target: &self.target,
@@ -81,7 +127,43 @@ impl Closing {
             late_ms: self.late_ms,
             in_scope: &*self.in_scope,
             sources_of: &*self.sources_of,
+            shard_of: &*self.shard_of,
             bytes_max: usize::try_from(self.memory_bytes / MEMORY_PART).unwrap_or(usize::MAX),
         }
     }
+}
+
+/// The sources' word on when keys expire, for the target. Each says it of the keys of its slots.
+struct TrueTimes(Vec<(Times, Option<OwnedSlots>)>);
+
+/// What is said of a key that nobody was asked for.
+const UNTOLD: Told = Told { expiry: Expiry::Never, level: false };
+
+impl settle::Source for TrueTimes {
+    fn times<'a>(&'a mut self, db: u32, keys: &'a [&'a [u8]]) -> Answer<'a> {
+        Box::pin(async move {
+            let mut told = vec![UNTOLD; keys.len()];
+            for (times, slots) in &mut self.0 {
+                let slots = slots.as_ref().map(OwnedSlots::now);
+                let owns = |key: &[u8]| slots.as_ref().is_none_or(|slots| slots.contains(Slot::of(key)));
+                let own = keys.iter().enumerate().filter(|(_, key)| owns(key)).map(|(at, key)| (at, *key));
+                let (places, own): (Vec<usize>, Vec<&[u8]>) = own.unzip();
+                let answers = match times.ask(db, &own).await {
+                    // A slot has moved since: what the target has is as near as can be told.
+                    Err(conn::Error::Refused { words, .. }) if has_moved(&words) => continue,
+                    answers => answers?,
+                };
+                for (at, answer) in places.into_iter().zip(answers) {
+                    if let Some(told) = told.get_mut(at) {
+                        *told = answer;
+                    }
+                }
+            }
+            Ok(told)
+        })
+    }
+}
+
+fn has_moved(words: &str) -> bool {
+    ["MOVED ", "ASK ", "TRYAGAIN"].iter().any(|word| words.starts_with(word))
 }

@@ -65,6 +65,19 @@ impl Learner {
         Ok(has)
     }
 
+    /// Writes past the lanes, for a rule taken out.
+    ///
+    /// # Errors
+    /// When the target can't be reached or refuses.
+    #[cfg(feature = "failpoints")]
+    pub fn write_beside(&self, db: u32, command: &[&[u8]]) -> Result<(), AskError> {
+        self.ask(async |conn| {
+            conn.ask(&[b"SELECT", db.to_string().as_bytes()]).await?;
+            conn.ask(command).await
+        })
+        .map(|_| ())
+    }
+
     /// Asks on a connection of its own, again and again while the target can't be reached: the lanes say what that means.
     fn ask(&self, question: impl AsyncFn(&mut Conn) -> Result<Reply, conn::Error>) -> Result<Reply, AskError> {
         loop {

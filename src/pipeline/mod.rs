@@ -199,8 +199,11 @@ async fn finish_job(mut job: Job, scope: Scope, status: Arc<Status>, source_gone
             return Ok(status.summary(Ending::Forgotten { late: job.expiry_grace }));
         }
         // Whatever else the job was started with: an end of it never empties anything.
-        (job.restart, job.flush_target) = (false, false);
-        let prepared = prepare::prepare(job, scope, Arc::clone(&status), false, &mut owned).await;
+        if holds!("finish-never-flushes") {
+            (job.restart, job.flush_target) = (false, false);
+        }
+        let may_be_new = !holds!("finish-needs-records");
+        let prepared = prepare::prepare(job, scope, Arc::clone(&status), may_be_new, &mut owned).await;
         if matches!(prepared, Err(Error::JobEnded { .. })) {
             return Ok(status.summary(Ending::Finished));
         }
@@ -222,7 +225,7 @@ async fn finish_job(mut job: Job, scope: Scope, status: Arc<Status>, source_gone
 /// to go on from.
 async fn run_shards(prepared: Prepared, until: Until, signals: watch::Receiver<u32>) -> Result<Ending, Error> {
     let Prepared { plan, mut starts, watched } = prepared;
-    if Closing::of(&plan).unsettle().await? == Unsettled::Doubtful {
+    if holds!("unsettled-first") && Closing::of(&plan).unsettle().await? == Unsettled::Doubtful {
         for start in &mut starts {
             if let Checkpoint::Following(following) = &start.checkpoint {
                 let why =

@@ -4,8 +4,9 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::finish::OldSource;
 use super::members::Members;
-use super::shard::OwnedSlots;
+use super::shard::{Feeders, OwnedSlots};
 use super::shards::{Start, Watched};
 use super::shares::Shares;
 use super::sources::{self, Sources};
@@ -41,6 +42,9 @@ const LANES_DEFAULT: usize = 4;
 /// smaller writes.
 const LANES_DEFAULT_CLUSTER: usize = 1;
 
+/// The first version that streams, and can be asked, when keys expire.
+const ABSOLUTE_TIMES: (u16, u16, u16) = (7, 0, 0);
+
 /// A job that may begin.
 pub struct Plan {
     pub job: Job,
@@ -56,6 +60,8 @@ pub struct Plan {
     pub caps: TargetCaps,
     /// How much later than on the source expiries are written, until they're settled.
     pub late_ms: i64,
+    /// Sources that only say how long keys have left (before Redis 7.0), of those that there were at the start.
+    pub old_sources: Vec<OldSource>,
     /// Whether a key of a target database is one that this job writes.
     pub in_scope: InScope,
     pub sources_of: SourcesOf,
@@ -63,6 +69,7 @@ pub struct Plan {
     pub kept: Option<Arc<HashSet<u64>>>,
     pub shares: Shares,
     pub together: Together,
+    pub feeders: Feeders,
 }
 
 /// A job that may begin, with what its shards begin from.
@@ -92,15 +99,12 @@ pub async fn prepare(
     let lanes = lanes(&job, &target);
     for primary in &sources.primaries {
         check_apart(&primary.info, &found)?;
-        tracing::info!(
-            source = %primary.origin.primary(), target = %target, source_server = primary.info.product(),
-            target_server = found.info.product(), lanes, "connected"
-        );
+        let (source_server, target_server) = (primary.info.product(), found.info.product());
+        tracing::info!(source = %primary.origin.primary(), %target, source_server, target_server, lanes, "connected");
     }
     let sources_of = sources_of(&job, &scope);
     let in_scope = in_scope(&sources_of, &scope);
-    let check = async || check_databases(&target, &sources, &scope).await;
-    retrying(&status, "target", job.retry_for, check).await?;
+    check_databases(&target, &sources, &scope, (&status, job.retry_for)).await?;
     let identity = Identity::new(&job.name, job.unfenced);
     // From here on no former connection of the job can write: what its records say stays true.
     let owner = Arc::new(own(&target, &identity, &status, &job).await?);
@@ -136,11 +140,13 @@ pub async fn prepare(
         writer: ValueWriter::new(&found.info, footer_version, late_ms),
         caps: TargetCaps { valkey: found.info.is_valkey(), version: found.info.version(), expiry_late_ms: late_ms },
         late_ms,
+        old_sources: Vec::new(),
         in_scope: exempt(in_scope, kept.clone()),
         sources_of,
         kept,
         shares: Shares::new(&job, sources.primaries.len()),
         together: Together::default(),
+        feeders: Feeders::default(),
         scope,
         status,
         target,
@@ -156,7 +162,11 @@ fn lanes(job: &Job, target: &Target) -> usize {
 }
 
 /// Gives each primary its place among the records.
-async fn begin(plan: Plan, sources: Sources, mut checkpoints: BTreeMap<u32, Checkpoint>) -> Result<Prepared, Error> {
+async fn begin(
+    mut plan: Plan,
+    sources: Sources,
+    mut checkpoints: BTreeMap<u32, Checkpoint>,
+) -> Result<Prepared, Error> {
     let ran_before = !checkpoints.is_empty();
     let histories = checkpoints.iter().map(|(shard, checkpoint)| (*shard, checkpoint.job().and_then(|job| job.replid)));
     let assigned = sources::assign(&histories.collect(), &sources.primaries);
@@ -183,10 +193,17 @@ async fn begin(plan: Plan, sources: Sources, mut checkpoints: BTreeMap<u32, Chec
             watched.members.add(number, node);
         }
         let checkpoint = checkpoints.remove(&number);
+        let slots = primary.node.map(|node| OwnedSlots::new(node.slots));
+        plan.feeders.add(number, slots.clone());
+        let asked = |version| {
+            let (source, slots) = (primary.origin.primary().clone(), slots.clone());
+            OldSource { number, source, version, slots }
+        };
+        plan.old_sources.extend(relative_times(&primary.info).map(asked));
         starts.push(Start {
             number,
             source_keys: keys_in_scope(&primary.info, &plan.scope),
-            slots: primary.node.map(|node| OwnedSlots::new(node.slots)),
+            slots,
             origin: primary.origin,
             inherits: ran_before && checkpoint.is_none(),
             checkpoint: checkpoint.unwrap_or(Checkpoint::None),
@@ -443,13 +460,18 @@ pub(super) async fn retrying<T>(
 }
 
 /// Looks whether the target has every database that the source's go to.
-async fn check_databases(target: &Target, sources: &Sources, scope: &Scope) -> Result<(), Error> {
+async fn check_databases(
+    target: &Target,
+    sources: &Sources,
+    scope: &Scope,
+    (status, retry_for): (&Status, Option<Duration>),
+) -> Result<(), Error> {
     let chosen = scope.databases().unwrap_or_default().iter().copied();
     let filled = sources.primaries.iter().flat_map(|primary| primary.info.keyspace()).map(|(db, _)| db);
-    let filled: BTreeSet<u32> = filled.filter(|db| scope.database_in(*db)).collect();
-    let filled = filled.into_iter();
-    let databases = filled.chain(chosen).map(|db| scope.target_database(db));
-    Ok(preflight::databases(target, databases).await?)
+    let filled = filled.filter(|db| scope.database_in(*db));
+    let databases: BTreeSet<u32> = filled.chain(chosen).map(|db| scope.target_database(db)).collect();
+    let check = async || Ok(preflight::databases(target, databases.iter().copied()).await?);
+    retrying(status, "target", retry_for, check).await
 }
 
 /// Does with the keys that are there what `--existing` and `--flush-target` say; returns those that stay.
@@ -506,6 +528,10 @@ fn exempt(in_scope: InScope, kept: Option<Arc<HashSet<u64>>>) -> InScope {
         None => in_scope,
         Some(kept) => Arc::new(move |db, key| in_scope(db, key) && !kept.contains(&key_hash(db, key))),
     }
+}
+
+fn relative_times(source: &Info) -> Option<(u16, u16, u16)> {
+    Some(source.version()).filter(|version| !source.is_valkey() && *version < ABSOLUTE_TIMES)
 }
 
 fn keys_in_scope(info: &Info, scope: &Scope) -> u64 {

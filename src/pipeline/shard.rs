@@ -1,7 +1,7 @@
 //! One source primary of a job, and its sessions one after the other.
 
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use tokio::sync::watch;
@@ -10,8 +10,9 @@ use super::prepare::{self, Plan, retrying};
 use super::receive::Upstream;
 use super::session::{self, Begin, Until};
 use super::{Error, signalled};
+use crate::clock::now_ms;
 use crate::net::backoff::Backoff;
-use crate::slot::Slots;
+use crate::slot::{Slot, Slots};
 use crate::source::origin::Origin;
 use crate::status::Shard;
 use crate::target::checkpoint::Checkpoint;
@@ -60,6 +61,36 @@ impl OwnedSlots {
 
     pub fn now(&self) -> Arc<Slots> {
         Arc::clone(&self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// Which shard's units each key's are. A clone shares it.
+#[derive(Debug, Clone, Default)]
+pub struct Feeders(Arc<Mutex<Vec<Feeder>>>);
+
+/// A shard and its slots; `None` for all.
+type Feeder = (u32, Option<OwnedSlots>);
+
+impl Feeders {
+    /// One more shard, with its slots; `None` for all.
+    pub fn add(&self, shard: u32, slots: Option<OwnedSlots>) {
+        self.lock().push((shard, slots));
+    }
+
+    /// The shard has left.
+    pub fn remove(&self, shard: u32) {
+        self.lock().retain(|(number, _)| *number != shard);
+    }
+
+    /// The shard whose slot the key's is; the first where nobody owns it.
+    pub fn shard_of(&self, key: &[u8]) -> u32 {
+        let (slot, all) = (Slot::of(key), self.lock());
+        let owns = |(_, slots): &&Feeder| slots.as_ref().is_none_or(|s| s.now().contains(slot));
+        all.iter().find(owns).or_else(|| all.first()).map_or(0, |(shard, _)| *shard)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Feeder>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -135,6 +166,15 @@ pub async fn follow(plan: &Plan, shard: &ShardPlan, checkpoint: Checkpoint, unti
     let mut backoff = Backoff::new(plan.job.retry_for);
     let mut generation = checkpoint.job().map_or(0, |job| job.generation);
     let mut begin = match checkpoint {
+        Checkpoint::Following(following) if !plan.job.restart && following.is_too_old(now_ms()) => {
+            session::say_full_again(
+                plan,
+                shard,
+                "the job stood still for longer than --expiry-grace, so keys may have expired here which the source has \
+                 renewed",
+            );
+            Begin::Full(None)
+        }
         Checkpoint::Following(following) if !plan.job.restart => Begin::Resume(Box::new(following)),
         _ => Begin::Full(None),
     };
@@ -191,7 +231,12 @@ async fn change_lanes(
     generation: &mut u64,
     backoff: &mut Backoff,
 ) -> Result<Begin, Error> {
-    match session::run(plan, shard, begin, Until::CaughtUp, generation, backoff).await? {
+    let end = if holds!("lanes-level-first") {
+        session::run(plan, shard, begin, Until::CaughtUp, generation, backoff).await?
+    } else {
+        session::End::CaughtUp
+    };
+    match end {
         session::End::FullSync(why, joined) => {
             session::say_full_again(plan, shard, &why);
             return Ok(Begin::Full(joined));
@@ -203,4 +248,25 @@ async fn change_lanes(
         session::End::Stopped | session::End::StoppedInCopy | session::End::Gone | session::End::Resume(_) => {}
     }
     from_records(plan, shard).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn key_is_of_the_shard_that_owns_its_slot() {
+        let feeders = Feeders::default();
+        assert_eq!(feeders.shard_of(b"foo"), 0);
+        // 12182 and 5061, by the servers' word.
+        let upper = OwnedSlots::new("8000-16383".parse().unwrap());
+        feeders.add(3, Some(OwnedSlots::new("0-7999".parse().unwrap())));
+        feeders.add(5, Some(upper.clone()));
+        assert_eq!((feeders.shard_of(b"foo"), feeders.shard_of(b"bar")), (5, 3));
+        upper.set(Slots::default());
+        assert_eq!(feeders.shard_of(b"foo"), 3, "nobody's");
+        feeders.remove(3);
+        feeders.add(6, None);
+        assert_eq!(feeders.shard_of(b"bar"), 6);
+    }
 }

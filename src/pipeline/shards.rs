@@ -131,6 +131,7 @@ impl Shards {
                 self.plan.together.join(number);
                 let (source_keys, inherits, checkpoint) = (0, false, Checkpoint::None);
                 let slots = Some(slots);
+                self.plan.feeders.add(number, slots.clone());
                 self.start(Start { number, origin, slots, source_keys, inherits, checkpoint });
             }
             Seen::New { .. } => {}
@@ -153,6 +154,7 @@ impl Shards {
             self.all.swap_remove(at).0.status.set_gone();
         }
         self.plan.together.leave(number);
+        self.plan.feeders.remove(number);
         self.counted();
     }
 

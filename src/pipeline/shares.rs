@@ -8,6 +8,7 @@ use tokio::sync::watch;
 use super::feed::Budget;
 use crate::config::valid::Job;
 use crate::journal::SpoolLimit;
+use crate::target::wire::Rate;
 
 /// How the folders of shards but the first are named, with the number behind.
 const FOLDER: &str = "shard-";
@@ -18,17 +19,22 @@ const QUEUES_BYTES: usize = 10 << 20;
 /// A shard has at least this part of what it would have without the others' queues.
 const PART_MIN: usize = 4;
 
-/// The job's memory and disk. Memory is divided evenly, so that no shard can hold up the others; the disk is shared.
+/// The job's memory, disk and rate. Memory and rate are divided evenly, so that no shard can hold up the others; the disk
+/// is shared.
 #[derive(Debug)]
 pub struct Shares {
     memory_bytes: usize,
     spool: Option<(PathBuf, SpoolLimit)>,
+    /// Of all together, and of each shard now.
+    rate: Option<(u64, Rate)>,
     shards: watch::Sender<usize>,
 }
 
 impl Shares {
     pub fn new(job: &Job, shards: usize) -> Self {
+        let each = |all: u64| (all, Rate::new(all / shards.max(1) as u64));
         Shares {
+            rate: job.rate_bytes_s.map(each),
             memory_bytes: usize::try_from(job.memory_bytes).unwrap_or(usize::MAX),
             spool: job.spool_dir.clone().map(|dir| (dir, SpoolLimit::new(job.spool_bytes))),
             shards: watch::Sender::new(shards),
@@ -38,6 +44,14 @@ impl Shares {
     /// So many shards share from now on.
     pub fn set_shards(&self, shards: usize) {
         self.shards.send_replace(shards);
+        if let Some((all, each)) = &self.rate {
+            each.set(all / shards.max(1) as u64);
+        }
+    }
+
+    /// The bytes a second to the target that each shard may send.
+    pub fn rate(&self) -> Option<Rate> {
+        self.rate.as_ref().map(|(_, each)| each.clone())
     }
 
     /// What a shard begins with; each has a folder of its own.

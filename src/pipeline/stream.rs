@@ -528,6 +528,10 @@ impl<'a> Stream<'a> {
     }
 
     fn store_guard_field(&mut self, lane: LaneId, field: &[u8], offset: ReplOffset) {
+        if !holds!("guard-with-value") {
+            // It would follow in a transaction of its own.
+            return;
+        }
         let (hash, offset) = (self.guards_key(lane), offset.to_string());
         let hset = OwnedArgs::new(&[b"HSET", &hash[..], field, offset.as_bytes()]);
         self.unit.command(0, self.parts.router.place(lane), hset.args().raw());

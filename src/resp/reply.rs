@@ -234,6 +234,13 @@ impl Reply {
             _ => None,
         }
     }
+
+    /// What TIME answers (seconds, and microseconds of the next), in Unix milliseconds.
+    pub fn unix_ms(&self) -> Option<i64> {
+        let [seconds, micros] = self.array()? else { return None };
+        let number = |reply: &Reply| std::str::from_utf8(reply.bytes()?).ok()?.parse::<i64>().ok();
+        number(seconds)?.checked_mul(1000)?.checked_add(number(micros)? / 1000)
+    }
 }
 
 #[cfg(test)]

@@ -157,7 +157,8 @@ impl Link {
     pub async fn follow(&mut self, journal: &Arc<Journal>, ack: &Ack, mut received: impl FnMut(u64, bool)) -> Error {
         let mut tick = interval(ACK_INTERVAL);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let (mut first, mut first_acks) = (interval(FIRST_ACK_INTERVAL), FIRST_ACKS_MAX);
+        let mut first_acks = if holds!("first-acks-often") { FIRST_ACKS_MAX } else { 0 };
+        let mut first = interval(FIRST_ACK_INTERVAL);
         first.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut heard = Instant::now();
         loop {

@@ -3,6 +3,7 @@
 pub mod link;
 pub mod origin;
 pub mod side;
+pub mod times;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -13,8 +14,8 @@ use crate::net::{cluster, conn, permission};
 use crate::offset::ReplOffset;
 
 /// What a source's user must be allowed, a filter or not; the README has the same.
-const RULES: &str =
-    "+psync +replconf +ping +info +multi +exec +select +scan +dump +pexpiretime +pttl +time ~* (and +sync before 2.8)";
+const RULES: &str = "+psync +replconf +ping +info +multi +exec +select +scan +dump +pexpiretime ~* (before Redis 7.0 \
+                     +pttl +time +role in the place of +pexpiretime)";
 
 /// Why a source can't be read.
 #[derive(Debug, thiserror::Error)]

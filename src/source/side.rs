@@ -9,6 +9,9 @@ use crate::offset::{ReplId, ReplOffset};
 use crate::resp::encode;
 use crate::resp::reply::Reply;
 
+/// What PTTL and PEXPIRETIME say of a key that isn't there.
+const GONE: i64 = -2;
+
 /// A key as the source held it at one moment of its stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Found {
@@ -119,33 +122,52 @@ impl Side {
     async fn try_read_keys(&mut self, keys: &[(u32, &[u8])]) -> Result<(Vec<Found>, Position), Error> {
         // A new connection would have another database selected.
         self.conn().await?;
-        // PTTL was there before PEXPIRETIME (7.0); with the source's own clock it says the same.
-        let expiry: &[u8] = if self.pexpiretime { b"PEXPIRETIME" } else { b"PTTL" };
         let mut out = Vec::new();
         encode::command(&mut out, &[b"MULTI"]);
         let selects = keys.iter().any(|(db, _)| *db != self.db);
-        let per_key = if selects { 3 } else { 2 };
         for (db, key) in keys {
             if selects {
                 encode::command(&mut out, &[b"SELECT", db.to_string().as_bytes()]);
             }
             encode::command(&mut out, &[b"DUMP", *key]);
-            encode::command(&mut out, &[expiry, key]);
+            if self.pexpiretime {
+                encode::command(&mut out, &[b"PEXPIRETIME", *key]);
+            } else {
+                // With the source's own clock PTTL says the same: next to each other, as a DUMP may take its time.
+                encode::command(&mut out, &[b"PTTL", *key]);
+                encode::command(&mut out, &[b"TIME"]);
+            }
         }
-        encode::command(&mut out, &[b"TIME"]);
         encode::command(&mut out, &[&b"INFO"[..], b"replication"]);
         encode::command(&mut out, &[b"EXEC"]);
-        let answers = self.exec(&out, keys.len() * per_key + 4).await?;
+        let at = usize::from(selects);
+        let of_key = at + if self.pexpiretime { 2 } else { 3 };
+        let answers = self.exec(&out, keys.len() * of_key + 3).await?;
         self.db = keys.last().map_or(self.db, |(db, _)| *db);
-        let now_ms = answers.get(keys.len() * per_key).and_then(time_ms).unwrap_or(0);
         let info = answers.last().and_then(Reply::bytes).unwrap_or_default();
-        let found = answers.chunks_exact(per_key).take(keys.len()).map(|answer| {
-            let payload = answer.get(per_key - 2).and_then(Reply::bytes).map(<[u8]>::to_vec);
-            let ms = answer.get(per_key - 1).and_then(Reply::integer).filter(|ms| *ms >= 0);
-            let expires_at_ms = ms.map(|ms| if self.pexpiretime { ms } else { now_ms.saturating_add(ms) });
-            Found { payload, expires_at_ms }
+        let found = answers.chunks_exact(of_key).take(keys.len()).map(|answer| {
+            let ms = answer.get(at + 1).and_then(Reply::integer);
+            // Where a server's clock goes on in a transaction (before 6.0), what DUMP has found may have expired since.
+            let payload = answer.get(at).and_then(Reply::bytes).filter(|_| ms != Some(GONE)).map(<[u8]>::to_vec);
+            let ms = ms.filter(|ms| *ms >= 0);
+            let clock_ms = if self.pexpiretime { Some(0) } else { answer.get(at + 2).and_then(Reply::unix_ms) };
+            match (ms, clock_ms) {
+                (None, _) => Ok(Found { payload, expires_at_ms: None }),
+                (Some(ms), Some(clock_ms)) => Ok(Found { payload, expires_at_ms: Some(clock_ms.saturating_add(ms)) }),
+                (Some(_), None) => Err(self.unlike(b"TIME", answer.get(at + 2))),
+            }
         });
-        Ok((found.collect(), position(&Info::parse(info))))
+        Ok((found.collect::<Result<_, _>>()?, position(&Info::parse(info))))
+    }
+
+    /// The error of an answer that is none to `command`.
+    fn unlike(&self, command: &[u8], reply: Option<&Reply>) -> Error {
+        Error::Refused {
+            side: self.server.side(),
+            address: self.server.to_string(),
+            command: String::from_utf8_lossy(command).into_owned(),
+            words: format!("{reply:?}"),
+        }
     }
 
     /// Sends a transaction and reads its answers, `answers` of them with EXEC's; returns those of EXEC.
@@ -197,15 +219,7 @@ fn error(reply: &Reply) -> Option<String> {
     }
 }
 
-fn time_ms(reply: &Reply) -> Option<i64> {
-    let number = |i: usize| {
-        let bytes = reply.array()?.get(i)?.bytes()?;
-        std::str::from_utf8(bytes).ok()?.parse::<i64>().ok()
-    };
-    Some(number(0)? * 1000 + number(1)? / 1000)
-}
-
-fn position(info: &Info) -> Position {
+pub(super) fn position(info: &Info) -> Position {
     Position {
         replid: info.get("master_replid").and_then(|id| ReplId::parse(id.as_bytes())),
         offset: ReplOffset(info.number("master_repl_offset").unwrap_or(0)),

@@ -233,6 +233,11 @@ impl Status {
         shard
     }
 
+    /// The shard of that number that the job has now.
+    pub fn shard(&self, number: u32) -> Option<Arc<Shard>> {
+        lock(&self.shards).iter().find(|shard| shard.number() == number && !shard.is_gone()).cloned()
+    }
+
     /// Everything at this moment.
     pub fn snapshot(&self) -> Snapshot {
         self.snapshot_at(Instant::now())

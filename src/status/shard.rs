@@ -50,6 +50,10 @@ impl Shard {
     }
 
     /// The address of the server that is read.
+    pub fn number(&self) -> u32 {
+        self.number
+    }
+
     pub fn source(&self) -> String {
         lock(&self.source).0.clone()
     }
@@ -95,6 +99,11 @@ impl Shard {
     /// The history goes on under another id (a failover of the source).
     pub fn set_replid(&self, replid: ReplId) {
         *lock(&self.replid) = Some(replid);
+    }
+
+    /// The history's name; `None` before one has begun, or where the source can't tell.
+    pub fn replid(&self) -> Option<ReplId> {
+        *lock(&self.replid)
     }
 
     /// The stream was read up to `offset`.

@@ -43,6 +43,8 @@ pub enum Places {
     Slots {
         job: JobState,
         positions: Vec<(Slot, Position)>,
+        /// When a node's floors were written last, Unix ms; of the one where that is longest ago.
+        time_ms: i64,
     },
 }
 
@@ -79,6 +81,17 @@ impl Following {
     /// The highest offset that a lane has.
     pub fn highest(&self) -> ReplOffset {
         self.positions().into_iter().map(|(offset, _)| offset).max().unwrap_or_default()
+    }
+
+    /// True when the target was left alone for longer than expiries are written late: a key that the source has renewed
+    /// meanwhile may have expired there. Where they're written exactly (`late_ms` 0) that is so at every moment.
+    pub fn is_too_old(&self, now_ms: i64) -> bool {
+        let late_ms = i64::try_from(self.job().late_ms).unwrap_or(i64::MAX);
+        let oldest_ms = match &self.at {
+            Places::Lanes(records) => records.iter().map(|r| r.time_ms).min().unwrap_or(now_ms),
+            Places::Slots { time_ms, .. } => *time_ms,
+        };
+        holds!("old-copied-again") && late_ms > 0 && now_ms.saturating_sub(oldest_ms) > late_ms
     }
 
     /// What the stream is gone on with from the lowest offset.
@@ -220,7 +233,10 @@ pub async fn change_lanes(
     for lane in 0..lanes {
         commands.push(vec![b"SET".to_vec(), record::key(job, lane), record.encode().into_bytes()]);
     }
-    let matters = |at: &ReplOffset| *at > record.offset || at.0 == 0;
+    let matters = |at: &ReplOffset| match at.0 {
+        0 => holds!("suspects-move"),
+        _ => *at > record.offset && holds!("guards-move"),
+    };
     let keys = from.guards.keys.iter().filter(|(_, at)| matters(at));
     let keys = keys.map(|((db, key), at)| (lane_of(key), guard::field(*db, key), at));
     let databases = from.guards.databases.iter().filter(|(_, at)| matters(at));
@@ -266,4 +282,34 @@ pub async fn remove(conn: &mut Conn, id: &Identity) -> Result<u64, Error> {
     let removed = conn.ask(&del).await?.integer().and_then(|n| u64::try_from(n).ok()).unwrap_or(0);
     failpoint!("records-removed");
     Ok(removed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn target_left_for_longer_than_the_lateness_is_too_old() {
+        let record = |late_ms, time_ms| Record {
+            job: JobState { shard: 0, replid: None, generation: 1, lanes: 2, late_ms, scope: 0 },
+            phase: Phase::Following,
+            offset: ReplOffset(7),
+            stream_db: 0,
+            pieces: 0,
+            time_ms,
+        };
+        let following = |late_ms, times: [i64; 2]| Following {
+            at: Places::Lanes(times.map(|time_ms| record(late_ms, time_ms)).to_vec()),
+            guards: Guards::default(),
+        };
+        let slots = |late_ms, time_ms| Following {
+            at: Places::Slots { job: record(late_ms, 0).job, positions: Vec::new(), time_ms },
+            guards: Guards::default(),
+        };
+        assert!(!slots(1000, 5000).is_too_old(6000) && slots(1000, 5000).is_too_old(6001));
+        assert!(!following(1000, [5000, 5500]).is_too_old(6000));
+        assert!(following(1000, [5000, 5500]).is_too_old(6001));
+        assert!(!following(0, [5000, 5500]).is_too_old(i64::MAX));
+        assert!(!following(u64::MAX, [5000, 5500]).is_too_old(i64::MAX));
+    }
 }

@@ -12,13 +12,13 @@ use tokio::sync::mpsc;
 use tokio::time::{Interval, MissedTickBehavior, Sleep, interval, sleep};
 
 use super::connect::{self, Identity};
-use super::wire::{READ_BYTES, Tokens, Wire};
+use super::wire::{READ_BYTES, Rate, Tokens, Wire};
 use super::{Error, InScope, checkpoint, escape_key, scan};
 use crate::clock::now_ms;
 use crate::delivery::Standalone;
 use crate::delivery::guard::{self, Standing};
 use crate::delivery::record;
-use crate::delivery::standalone::{Event, Fault, Lost, Reread};
+use crate::delivery::standalone::{Event, Fault, Lost, Reread, SELECT};
 use crate::delivery::unit::{Batch, LANES_MAX, LaneId, Task};
 use crate::net::backoff::Backoff;
 use crate::net::conn::Conn;
@@ -54,7 +54,7 @@ pub struct Plan {
     pub on_fault: OnFault,
     pub retry_for: Option<Duration>,
     /// Bytes a second to the target.
-    pub rate: Option<u64>,
+    pub rate: Option<Rate>,
     /// Whether a key of a target database is one that this job writes.
     pub in_scope: InScope,
     /// What a copied key is remembered by (see [`Task::RemoveLeftovers`]).
@@ -82,8 +82,10 @@ impl Plan {
         let mut goes_on = false;
         for fault in faults {
             self.status.error("refused for good");
-            // A refused transaction that doesn't say which command was wrong can't be sent without it.
-            if self.on_fault == OnFault::Stop || fault.what.command == "EXEC" {
+            // A refused transaction that doesn't say which command was wrong can't be sent without it; and behind a SELECT
+            // that failed another database was written to.
+            let stops = ["EXEC", SELECT].contains(&fault.what.command.as_str());
+            if self.on_fault == OnFault::Stop || stops {
                 return Err(Error::Fault(Box::new(fault.clone())));
             }
             let recopied = self.on_fault == OnFault::Recopy && !fault.suspects.is_empty();
@@ -114,7 +116,8 @@ pub trait Progress {
     fn not_copied(&self, db: u32, head: &[u8]);
     /// The name of the source's history now: it changes with a failover.
     fn replid(&self) -> Option<ReplId>;
-    /// These servers, by their run ids, have what the records of a cluster say.
+    /// From here on it is the records of these servers, by their run ids, that are told of: the one that the lanes are
+    /// connected to, or the nodes of a cluster.
     fn servers(&self, run_ids: Vec<String>);
     /// The target has fallen back: the router is to start again. False if it can't.
     fn rewind(&self, offset: ReplOffset, epoch: u64, standing: Standing) -> bool;
@@ -153,7 +156,7 @@ pub struct Driver {
 
 impl Driver {
     pub fn new(plan: Plan, server: Locator, machine: Standalone, batches: mpsc::Receiver<Batch>) -> Self {
-        let tokens = Tokens::new(plan.rate);
+        let tokens = Tokens::new(plan.rate.clone());
         Driver {
             plan,
             server,
@@ -246,6 +249,7 @@ impl Driver {
         if !first && self.machine.recorded().is_none() && known.is_some_and(|known| known != found.run_id) {
             return Err(self.lost(Lost::Copy));
         }
+        self.plan.progress.servers(vec![found.run_id.clone()]);
         self.lanes = found.conns.into_iter().map(Wire::new).collect();
         Ok(())
     }
@@ -261,6 +265,9 @@ impl Driver {
         }
         // What stood elsewhere in an earlier copy says nothing of this one. Behind the records: those of the earlier copy
         // must not be gone on with without it.
+        if !holds!("old-guards-removed") {
+            return Ok(());
+        }
         let records = self.plan.identity.records();
         let hashes = (0..LANES_MAX).map(|lane| guard::hash_key(&records, lane));
         let del: Vec<Vec<u8>> = std::iter::once(b"DEL".to_vec()).chain(hashes).collect();

@@ -12,13 +12,13 @@ pub mod preflight;
 pub mod replicas;
 pub mod scan;
 pub mod settle;
-mod wire;
+pub mod wire;
 
 use std::sync::Arc;
 
 use crate::delivery::record;
 use crate::delivery::refusal::{Refusal, refusal};
-use crate::delivery::standalone::{Fault, Lost};
+use crate::delivery::standalone::{Fault, Lost, SELECT};
 use crate::net::{self, Side, conn, permission};
 use crate::offset::ReplOffset;
 use crate::resp::reply::Reply;
@@ -108,6 +108,11 @@ impl Error {
             Error::Topology(error) => return error.hint(),
             Error::Fault(fault) if permission::hint(&fault.words, Side::Target).is_some() => {
                 return permission::hint(&fault.words, Side::Target);
+            }
+            Error::Fault(fault) if fault.what.command == SELECT => {
+                "raise `databases` in the target's configuration, then copy again with --restart: what followed in that \
+                 transaction was done to another database"
+                    .into()
             }
             Error::Fault(_) => "--on-error skip leaves such commands out and counts them".into(),
             Error::NotPrimary { .. } => "give the address of its primary".into(),

@@ -15,25 +15,48 @@ const ASK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Hears what is found out.
 pub trait Watcher: Send + Sync {
-    /// Every record in the target names this offset or a later one; `None` during the copy.
-    fn recorded(&self) -> Option<ReplOffset>;
-    /// Whether what [`Watcher::recorded`] says of this server's records was read from, or written to, this very server.
-    ///
-    /// On a cluster a replica may have taken over that lacks some of them, and nobody has noticed yet.
-    fn has_records_of(&self, run_id: &str) -> bool;
+    /// What every record says, and on which servers; `None` during the copy.
+    fn recorded(&self) -> Option<Recorded>;
     /// Nothing before `offset` can be lost by a failover; `replicas`: how many there are.
     fn covered(&self, offset: ReplOffset, replicas: usize);
 }
 
-/// A record position, and how far the target's own stream was when it had been written.
-type Asked = (ReplOffset, u64);
+/// Every record names this offset or a later one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Recorded {
+    pub offset: ReplOffset,
+    /// The run ids of the servers that those records were read and written on: one, or the primaries of a cluster.
+    pub servers: Vec<String>,
+}
 
-/// What is known of the replicas of one primary.
+/// What a primary says of itself and its replicas.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Answer {
+    primary: bool,
+    run_id: String,
+    /// The name of its own stream's history.
+    replid: String,
+    /// How far that is.
+    own: u64,
+    replicas: Vec<u64>,
+}
+
+/// A position of the records, and the place in a primary's own stream behind which a replica has them.
+#[derive(Debug, PartialEq, Eq)]
+struct Asked {
+    offset: ReplOffset,
+    run_id: String,
+    replid: String,
+    needed: u64,
+}
+
+/// What is known of one primary and its replicas.
 #[derive(Default)]
 struct Watched {
-    conn: Option<(Conn, String)>,
+    conn: Option<Conn>,
     asked: Option<Asked>,
-    covered: Option<ReplOffset>,
+    /// The last position that its replicas were found to have, and of which server that was.
+    covered: Option<(ReplOffset, String)>,
     replicas: usize,
 }
 
@@ -50,67 +73,86 @@ pub async fn watch(target: &Target, watcher: &dyn Watcher) {
 
 /// Asks every primary, and tells what all of them have.
 async fn look(target: &Target, watcher: &dyn Watcher, all: &mut HashMap<String, Watched>) -> Result<(), Error> {
+    // Before the question: the place that is answered then lies behind these records.
     let Some(recorded) = watcher.recorded() else { return Ok(()) };
     let nodes = target.nodes().await?;
     all.retain(|id, _| nodes.iter().any(|node| node.id == *id));
     for node in &nodes {
-        let watched = all.entry(node.id.clone()).or_default();
-        if let Err(error) = watched.look(node, watcher, recorded).await {
-            watched.conn = None;
-            return Err(error);
-        }
+        all.entry(node.id.clone()).or_default().look(node, &recorded).await?;
     }
-    let covered = all.values().map(|watched| watched.covered).min().flatten();
-    if let Some(covered) = covered {
+    // What was found of a server counts as long as it's one of those that the records are on.
+    let of_server = |watched: &Watched| {
+        let (offset, run_id) = watched.covered.as_ref()?;
+        recorded.servers.contains(run_id).then_some(*offset)
+    };
+    if let Some(covered) = all.values().map(of_server).min().flatten() {
         watcher.covered(covered, all.values().map(|watched| watched.replicas).sum());
     }
     Ok(())
 }
 
 impl Watched {
-    async fn look(&mut self, node: &Node, watcher: &dyn Watcher, recorded: ReplOffset) -> Result<(), Error> {
-        let (mut conn, run_id) = match self.conn.take() {
-            Some(known) => known,
-            None => {
-                let mut conn = node.server.connect().await?;
-                let info = Info::parse(ask(&mut conn, &[&b"INFO"[..], b"server"]).await?.bytes().unwrap_or_default());
-                // Another server, or another data set: what its replicas must have is asked anew.
-                *self = Watched::default();
-                (conn, info.get("run_id").unwrap_or_default().to_owned())
-            }
+    /// Asks a primary. A connection to another server than the records are on is given up: the address may have moved.
+    async fn look(&mut self, node: &Node, recorded: &Recorded) -> Result<(), Error> {
+        let mut conn = match self.conn.take() {
+            Some(conn) => conn,
+            None => node.server.connect().await?,
         };
-        let reply = ask(&mut conn, &[&b"INFO"[..], b"replication"]).await?;
-        let info = Info::parse(reply.bytes().unwrap_or_default());
-        // It may have been demoted since, and have no replicas because it is one itself.
-        if let Some(role) = info.get("role").filter(|role| *role != "master") {
-            let (address, role) = (conn.address().to_owned(), role.replace("slave", "replica"));
-            return Err(Error::NotPrimary { address, role });
+        let answer = Answer::of(&Info::parse(ask(&mut conn, &[b"INFO"]).await?.bytes().unwrap_or_default()));
+        if answer.is_of(recorded) {
+            self.conn = Some(conn);
         }
-        // Behind the answer: the records may have been on a server that is gone by now.
-        if watcher.has_records_of(&run_id) {
-            let (offsets, own) = (info.replica_offsets(), info.number("master_repl_offset").unwrap_or(0));
-            self.replicas = offsets.len();
-            self.covered = covered(recorded, &offsets, own, &mut self.asked).or(self.covered);
+        self.replicas = answer.replicas.len();
+        if let Some(offset) = covered(recorded, &answer, &mut self.asked) {
+            self.covered = Some((offset, answer.run_id));
         }
-        self.conn = Some((conn, run_id));
         Ok(())
     }
 }
 
-/// The latest position that a replica has, if the answer tells one.
-///
-/// `recorded`: the position of the records before the target answered `replicas` and `own`, its replicas' and its own
-/// offset: when a replica has come to `own`, it has those records.
-fn covered(recorded: ReplOffset, replicas: &[u64], own: u64, asked: &mut Option<Asked>) -> Option<ReplOffset> {
-    let Some(furthest) = replicas.iter().max() else {
-        *asked = None;
-        return Some(recorded);
-    };
-    let (position, needed) = *asked.get_or_insert((recorded, own));
-    let safe = *furthest >= needed;
-    if safe {
-        *asked = Some((recorded, own));
+impl Answer {
+    fn of(info: &Info) -> Self {
+        let text = |field: &str| info.get(field).unwrap_or_default().to_owned();
+        Answer {
+            primary: info.get("role") == Some("master"),
+            run_id: text("run_id"),
+            replid: text("master_replid"),
+            own: info.number("master_repl_offset").unwrap_or(0),
+            replicas: info.replica_offsets(),
+        }
     }
+
+    fn is_of(&self, recorded: &Recorded) -> bool {
+        self.primary && recorded.servers.contains(&self.run_id)
+    }
+}
+
+impl Asked {
+    /// True if a place in the server's stream means the same to both, and the records haven't fallen back between them.
+    fn goes_on_as(&self, now: &Asked) -> bool {
+        self.replid == now.replid && self.run_id == now.run_id && self.offset <= now.offset
+    }
+}
+
+/// The latest position that a replica has, if the answer tells one. `recorded`: what it was before the question.
+///
+/// Places are compared along one history of one server only: behind a failover the same number may stand for less, and
+/// what was given up by it couldn't be sent again.
+fn covered(recorded: &Recorded, answer: &Answer, asked: &mut Option<Asked>) -> Option<ReplOffset> {
+    let before = asked.take();
+    if !answer.is_of(recorded) {
+        return None;
+    }
+    let Some(furthest) = answer.replicas.iter().max() else { return Some(recorded.offset) };
+    let (run_id, replid) = (answer.run_id.clone(), answer.replid.clone());
+    let now = Asked { offset: recorded.offset, run_id, replid, needed: answer.own };
+    let Some(before) = before.filter(|before| before.goes_on_as(&now)) else {
+        *asked = Some(now);
+        return None;
+    };
+    let safe = *furthest >= before.needed;
+    let position = before.offset;
+    *asked = Some(if safe { now } else { before });
     safe.then_some(position)
 }
 
@@ -118,13 +160,51 @@ fn covered(recorded: ReplOffset, replicas: &[u64], own: u64, asked: &mut Option<
 mod tests {
     use super::*;
 
+    fn recorded(offset: u64, run_id: &str) -> Recorded {
+        Recorded { offset: ReplOffset(offset), servers: vec!["other".into(), run_id.into()] }
+    }
+
+    fn answer(run_id: &str, replid: &str, own: u64, replicas: &[u64]) -> Answer {
+        let replicas = replicas.to_vec();
+        Answer { primary: true, run_id: run_id.into(), replid: replid.into(), own, replicas }
+    }
+
     #[test]
     fn covered_waits_for_a_replica_where_there_is_one() {
         let mut asked = None;
-        assert_eq!(covered(ReplOffset(10), &[], 500, &mut asked), Some(ReplOffset(10)));
-        assert_eq!(covered(ReplOffset(20), &[100], 600, &mut asked), None);
-        assert_eq!(covered(ReplOffset(30), &[599], 700, &mut asked), None);
-        assert_eq!(covered(ReplOffset(40), &[600, 3], 800, &mut asked), Some(ReplOffset(20)));
-        assert_eq!(covered(ReplOffset(50), &[800], 900, &mut asked), Some(ReplOffset(40)));
+        let mut ask = |at, own, replicas: &[u64]| {
+            covered(&recorded(at, "a"), &answer("a", "h", own, replicas), &mut asked).map(|offset| offset.0)
+        };
+        assert_eq!(ask(10, 500, &[]), Some(10));
+        assert_eq!(ask(20, 600, &[600]), None, "what was asked first is the place");
+        assert_eq!(ask(30, 700, &[599]), None);
+        assert_eq!(ask(40, 800, &[600, 3]), Some(20));
+        assert_eq!(ask(50, 900, &[800]), Some(40));
+    }
+
+    /// The lanes' units behind 20 are on a server that is gone: a replica of its successor never had them.
+    #[test]
+    fn covered_compares_no_places_of_two_servers() {
+        let ask = |asked: &mut Option<Asked>, at: Recorded, answer: &Answer| covered(&at, answer, asked);
+        let before = || {
+            let mut asked = None;
+            ask(&mut asked, recorded(20, "a"), &answer("a", "h", 600, &[500]));
+            asked
+        };
+        let asked = &mut before();
+        for own in [700, 800] {
+            let of_next = answer("b", "i", own, &[800]);
+            assert_eq!(ask(asked, recorded(20, "a"), &of_next), None, "the lanes aren't there yet");
+        }
+        assert_eq!(ask(asked, recorded(15, "b"), &answer("b", "i", 700, &[700])), None, "asked anew");
+        assert_eq!(ask(asked, recorded(30, "b"), &answer("b", "i", 800, &[700])), Some(ReplOffset(15)));
+        let asked = &mut before();
+        assert_eq!(ask(asked, recorded(30, "b"), &answer("b", "h", 700, &[700])), None, "another server");
+        let asked = &mut before();
+        assert_eq!(ask(asked, recorded(30, "a"), &answer("a", "i", 700, &[700])), None, "another history");
+        let asked = &mut before();
+        assert_eq!(ask(asked, recorded(15, "a"), &answer("a", "h", 700, &[700])), None, "records that fell back");
+        let demoted = Answer { primary: false, ..answer("a", "h", 700, &[]) };
+        assert_eq!(ask(&mut before(), recorded(30, "a"), &demoted), None, "no primary any more");
     }
 }

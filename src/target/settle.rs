@@ -2,6 +2,8 @@
 //!
 //! While it lasts nothing else is written, so the target stands at one offset of the source, and the true time of whatever
 //! expires is its own time less the lateness. What is in the past by that is gone: the source has deleted it, or will.
+//! Only a source before 7.0 must be asked: it streams how long keys have left, which was counted from when that was
+//! received (`delivery::settling`).
 //!
 //! Everything that expires has its place in an order. Batches go through it, and each moves, in one transaction, a marker
 //! in the target: *everything up to this place has its true time, nothing behind it*. So an interruption loses nothing:
@@ -14,10 +16,13 @@
 //! with its true time as one that can't be trusted (`delivery::guard`), and copied again when the stream goes on. Of the
 //! others the marker says when the first is due: once that is past, nobody can tell which are missing.
 
+mod batch;
 mod find;
 mod items;
 mod marker;
 mod mover;
+
+use std::pin::Pin;
 
 use self::items::{Direction, Place};
 pub use self::marker::{Settled, key};
@@ -26,20 +31,33 @@ use super::Error;
 use super::connect::Identity;
 use super::nodes::Target;
 use crate::clock;
+use crate::delivery::settling::Told;
+use crate::net::conn;
 
 /// What is to be settled.
 #[derive(Clone, Copy)]
 pub struct Plan<'a> {
     pub target: &'a Target,
     pub identity: &'a Identity,
-    /// How late expiries were written; 0: exactly, so there is nothing to do.
+    /// How late expiries were written; 0: exactly, so there is nothing to take off.
     pub late_ms: i64,
     /// Whether a key of a target database is one that the job writes.
     pub in_scope: &'a (dyn Fn(u32, &[u8]) -> bool + Send + Sync),
     /// The source databases that go to a target database.
     pub sources_of: &'a (dyn Fn(u32) -> Vec<u32> + Send + Sync),
+    /// The shard of a key: the source primary whose records tell of it.
+    pub shard_of: &'a (dyn Fn(&[u8]) -> u32 + Send + Sync),
     /// Memory for names and times, about; what doesn't fit is done in further passes over the target.
     pub bytes_max: usize,
+}
+
+/// An answer of the source that is waited for.
+pub type Answer<'a> = Pin<Box<dyn Future<Output = Result<Vec<Told>, conn::Error>> + 'a>>;
+
+/// A source that must be asked for the true times of keys.
+pub trait Source {
+    /// What it says of keys of its database `db`, in their order; without keys, only that it can be asked.
+    fn times<'a>(&'a mut self, db: u32, keys: &'a [&'a [u8]]) -> Answer<'a>;
 }
 
 /// How a target stands that is to be gone on with.
@@ -56,16 +74,20 @@ pub enum Unsettled {
 /// How far the target's clock may be ahead.
 const CLOCKS_APART_MS: i64 = 10_000;
 
-/// Takes the lateness off every expiry in scope, or goes on with that behind the markers.
+/// Gives every expiry in scope its true time, or goes on with that behind the markers: takes the lateness off, and sets
+/// what the source says, if it is asked.
 ///
 /// Bytes of earlier attempts can't arrive any more. Leaves the markers at the end, which go with the job's records.
 /// # Errors
-/// When the target can't be reached or refuses, or slots are on the move; another attempt goes on where this one ended.
-pub async fn settle(plan: &Plan<'_>) -> Result<Settled, Error> {
-    if plan.late_ms == 0 {
-        return Ok(Settled::default());
+/// When an end can't be reached or refuses, or slots are on the move; another attempt goes on where this one ended.
+pub async fn settle<'a>(plan: &'a Plan<'a>, mut source: Option<&'a mut (dyn Source + 'a)>) -> Result<Settled, Error> {
+    match &mut source {
+        // Before the target is gone through: while the source is away an attempt is to cost no more than this.
+        Some(source) => _ = source.times(0, &[]).await?,
+        None if plan.late_ms == 0 => return Ok(Settled::default()),
+        None => {}
     }
-    let mut mover = Mover::start(plan, Direction::Settle).await?;
+    let mut mover = Mover::start(plan, source, Direction::Settle).await?;
     let mut range = match mover.marker().map(|marker| marker.upto) {
         None => Place::FIRST..=Place::LAST,
         Some(Place::LAST) => return Ok(mover.settled()),
@@ -93,20 +115,22 @@ pub async fn settle(plan: &Plan<'_>) -> Result<Settled, Error> {
 /// # Errors
 /// When the target can't be reached or refuses, or slots are on the move; another attempt goes on where this one ended.
 pub async fn unsettle(plan: &Plan<'_>) -> Result<Unsettled, Error> {
-    let mut mover = Mover::start(plan, Direction::Unsettle).await?;
+    let mut mover = Mover::start(plan, None, Direction::Unsettle).await?;
     if !mover.has_markers() {
         return Ok(Unsettled::Never);
     }
     tracing::info!("settling was broken off: expiries are written late again");
     let due_ms = mover.due_ms();
-    let mut range = Place::FIRST..=mover.marker().map_or(Place::LAST, |marker| marker.upto);
-    loop {
-        let done = mover.pass(range).await?;
-        match *done.start() {
-            Place::FIRST => break,
-            Place(start) => {
-                mover.set_marker(Place(start - 1)).await?;
-                range = Place::FIRST..=Place(start - 1);
+    if mover.takes_back() {
+        let mut range = Place::FIRST..=mover.marker().map_or(Place::LAST, |marker| marker.upto);
+        loop {
+            let done = mover.pass(range).await?;
+            match *done.start() {
+                Place::FIRST => break,
+                Place(start) => {
+                    mover.set_marker(Place(start - 1)).await?;
+                    range = Place::FIRST..=Place(start - 1);
+                }
             }
         }
     }

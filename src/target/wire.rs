@@ -1,6 +1,8 @@
 //! One connection of a driver, and what is on its way through it.
 
 use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
@@ -137,22 +139,39 @@ impl Wire {
     }
 }
 
+/// How many bytes a second one driver may send; all that share it hear of a change.
+#[derive(Debug, Clone)]
+pub struct Rate(Arc<AtomicU64>);
+
+impl Rate {
+    pub fn new(bytes_s: u64) -> Self {
+        Rate(Arc::new(AtomicU64::new(bytes_s)))
+    }
+
+    pub fn set(&self, bytes_s: u64) {
+        self.0.store(bytes_s, Ordering::Relaxed);
+    }
+
+    fn bytes_s(&self) -> f64 {
+        self.0.load(Ordering::Relaxed).max(1) as f64
+    }
+}
+
 /// A bound on the bytes a second, as a bucket that fills with time and may go below empty.
 #[derive(Debug)]
 pub struct Tokens {
-    rate: Option<u64>,
+    rate: Option<Rate>,
     level: f64,
     since: Instant,
 }
 
 impl Tokens {
-    pub fn new(rate: Option<u64>) -> Self {
+    pub fn new(rate: Option<Rate>) -> Self {
         Tokens { rate, level: 0.0, since: Instant::now() }
     }
 
     pub fn available(&mut self, now: Instant) -> bool {
-        let Some(rate) = self.rate else { return true };
-        let rate = rate as f64;
+        let Some(rate) = self.rate.as_ref().map(Rate::bytes_s) else { return true };
         // At most a tenth of a second's worth is saved up.
         self.level = (self.level + now.duration_since(self.since).as_secs_f64() * rate).min(rate / 10.0);
         self.since = now;
@@ -165,7 +184,7 @@ impl Tokens {
 
     /// When more may be sent, if not now.
     pub fn next(&self) -> Option<Instant> {
-        let rate = self.rate.filter(|_| self.level < 0.0)?;
-        Some(self.since + Duration::from_secs_f64(-self.level / rate as f64))
+        let rate = self.rate.as_ref().filter(|_| self.level < 0.0)?.bytes_s();
+        Some(self.since + Duration::from_secs_f64(-self.level / rate))
     }
 }

@@ -54,7 +54,7 @@ fn once_of_every_type_leaves_nothing_of_the_job() {
         load_bulk(&mut a.client(), "bulk:", 3000, 100);
         let mut tool = sync(&a, &k, &["--once"]);
         tool.must_end(MINUTE, 0);
-        until_same(&a, &k, HALF_MINUTE, from, &Rules::of(&a));
+        until_same(&a, &k, HALF_MINUTE, from, &Rules::default());
         for node in &k.nodes {
             let mut names = crate::compare::scan(&mut node.client());
             names.retain(|name| name.starts_with(b"keyferry:"));
@@ -84,7 +84,7 @@ fn random_load_with_kill_9_of_keyferry_ends_equal() {
         tool.stop();
         let mut finish = finish(&a, &k);
         finish.must_end(MINUTE, 0);
-        until_same(&a, &k, HALF_MINUTE, "after finish", &Rules { group_hints: false, ..Rules::of(&a) });
+        until_same(&a, &k, HALF_MINUTE, "after finish", &Rules { group_hints: false, ..Rules::default() });
     }
 }
 

@@ -18,7 +18,7 @@ use keyferry::slot::{Slot, tag};
 use keyferry::target::connect::Identity;
 use keyferry::target::nodes::{Open, Target};
 use keyferry::target::owner::Owner;
-use keyferry::target::replicas::{self, Watcher};
+use keyferry::target::replicas::{self, Recorded, Watcher};
 use keyferry::target::settle::{self, Plan, Settled, Unsettled};
 use keyferry::target::{Error, forget, preflight, scan};
 use std::collections::{BTreeMap, BTreeSet};
@@ -353,13 +353,14 @@ impl Job<'_> {
             identity: self.identity,
             late_ms: GRACE_MS,
             sources_of: &|db| vec![db],
+            shard_of: &|_| 0,
             in_scope: &|_, key| !key.starts_with(b"foreign"),
             bytes_max: self.bytes_max,
         }
     }
 
     fn settle(&self) -> Result<Settled, Error> {
-        block_on(settle::settle(&self.plan()))
+        block_on(settle::settle(&self.plan(), None))
     }
 
     fn unsettle(&self) -> Result<Unsettled, Error> {
@@ -487,12 +488,9 @@ struct Watched {
 }
 
 impl Watcher for Watched {
-    fn recorded(&self) -> Option<ReplOffset> {
-        *self.recorded.lock().expect("not poisoned")
-    }
-
-    fn has_records_of(&self, run_id: &str) -> bool {
-        self.known.lock().expect("not poisoned").contains(run_id)
+    fn recorded(&self) -> Option<Recorded> {
+        let servers = self.known.lock().expect("not poisoned").iter().cloned().collect();
+        (*self.recorded.lock().expect("not poisoned")).map(|offset| Recorded { offset, servers })
     }
 
     fn covered(&self, offset: ReplOffset, replicas: usize) {
@@ -598,4 +596,124 @@ fn nodes_of_a_cluster_with_tls_are_reached_at_their_ports_for_it() {
         let want = cluster.nodes.iter().map(|node| format!("127.0.0.1:{}", node.port2)).collect();
         assert_eq!(reached, want, "{name}");
     }
+}
+
+/// Keys of the job `j` that end in `end`, on all nodes.
+fn own_keys(cluster: &Cluster, end: &str) -> usize {
+    let of = |node: &Server| node.client().call(&cmd!["KEYS", format!("keyferry:j:*{end}")]).list().len();
+    cluster.nodes.iter().map(of).sum()
+}
+
+#[test]
+fn finish_killed_while_it_settles_and_while_it_removes_records_ends_exactly() {
+    for name in ["redis-7.0", "valkey-9.1"] {
+        let (source, cluster) = (Server::start(name), Cluster::start(name, 3));
+        let at = now_ms() + GRACE_MS;
+        let mut client = source.client();
+        let batch: Vec<Cmd> = (0..60_000).map(|i| cmd!["SET", format!("k:{i}"), i, "PXAT", at + i]).collect();
+        client.load(&batch);
+        let (from, to) = (source.url(), cluster.url());
+        let run = |command: &str| Tool::run(&[command, &from, &to, "--job", "j"]);
+        let mut sync = run("sync");
+        until_same(&source, &cluster, MINUTE, "following", &Rules::following(&source));
+        client.load(&[cmd!["INCR", "k:7"], cmd!["PEXPIREAT", "k:9", at + 77]]);
+        until_same(&source, &cluster, MINUTE, "following", &Rules::following(&source));
+        sync.stop();
+        // While it settles: some slots are done.
+        let mut finish = run("finish");
+        until(MINUTE, "some settled slots", || own_keys(&cluster, ":settling") > 0 || !finish.alive());
+        assert!(finish.alive(), "{}", finish.text());
+        finish.kill();
+        // What is taken up again first takes all of it back.
+        client.load(&[cmd!["INCR", "k:8"], cmd!["PEXPIREAT", "k:11", at + 78]]);
+        let mut sync = run("sync");
+        until_same(&source, &cluster, MINUTE, "following again", &Rules::following(&source));
+        assert_eq!(own_keys(&cluster, ":settling"), 0, "{name}");
+        sync.stop();
+        // While it removes the records: some are gone.
+        let mut finish = run("finish");
+        until(MINUTE, "records that are being removed", || own_keys(&cluster, ":ending") > 0 || !finish.alive());
+        finish.kill();
+        let mut finish = run("finish");
+        let code = finish.wait(MINUTE);
+        assert!(code == 0 || code == 1 && finish.text().contains("no records"), "{code}: {}", finish.text());
+        until(HALF_MINUTE, "nothing of the job", || own_keys(&cluster, "") == 0);
+        until_same(&source, &cluster, HALF_MINUTE, "finished", &Rules::default());
+        assert_eq!(client.info("stats")["sync_full"], "1", "{name}");
+    }
+}
+
+#[test]
+fn keys_that_are_there_are_refused_kept_replaced_or_flushed_as_told() {
+    let source = Server::start("redis-7.0");
+    source.client().load(&keys(300).iter().map(|key| cmd!["SET", key, "source"]).collect::<Vec<_>>());
+    for (more, code, of_target) in [
+        (&[][..], 3, "target"),
+        (&["--existing", "keep"], 0, "target"),
+        (&["--existing", "replace"], 0, "source"),
+        (&["--flush-target", "--yes"], 0, "source"),
+    ] {
+        let cluster = Cluster::start("redis-7.0", 3);
+        let mut client = cluster.client();
+        client.load(&keys(100).iter().map(|key| cmd!["SET", key, "target"]).collect::<Vec<_>>());
+        client.load(&[cmd!["SET", "else", "target"]]);
+        // One node is enough, and what it is may be said.
+        let (from, to) = (source.url(), cluster.nodes[2].url() + "?cluster=true");
+        let mut tool = Tool::run(&[&["sync", &from, &to, "--once", "--job", "j"], more].concat());
+        tool.must_end(MINUTE, code);
+        client.refresh();
+        assert!((0..100).all(|n| client.call(&cmd!["GET", format!("key:{n}")]).text() == of_target), "{more:?}");
+        let flushed = more.contains(&"--flush-target");
+        assert_eq!(client.call(&cmd!["EXISTS", "else"]).int(), i64::from(!flushed), "{more:?}");
+        let copied = (100..300).filter(|n| client.call(&cmd!["EXISTS", format!("key:{n}")]).int() == 1).count();
+        assert_eq!(copied, if code == 0 { 200 } else { 0 }, "{more:?}");
+        let text = tool.text();
+        assert!(code == 0 || text.contains("101 keys in scope") && text.contains("--existing"), "{text}");
+        until(HALF_MINUTE, "nothing of the job", || own_keys(&cluster, "") == 0);
+    }
+}
+
+#[test]
+fn databases_folded_by_a_map_go_to_a_cluster_and_a_write_to_another_ends_the_job() {
+    let (source, cluster) = (Server::start("redis-7.0"), Cluster::start("redis-7.0", 2));
+    let mut client = source.client();
+    for db in [0, 3] {
+        client.select(db);
+        client.call(&cmd!["SET", format!("k{db}"), db]);
+    }
+    let (from, to) = (source.url(), cluster.url());
+    let mut tool = Tool::run(&["sync", &from, &to, "--job", "j", "--db-map", "3:0"]);
+    until(MINUTE, "both databases in one", || snapshot(&cluster).len() == 2);
+    client.select(5);
+    client.call(&cmd!["SET", "k5", 5]);
+    tool.must_end(MINUTE, 1);
+    assert!(tool.text().contains("--db-map"), "{}", tool.text());
+    assert_eq!(snapshot(&cluster).len(), 2);
+}
+
+/// A source before 7.0 streams how long keys have left, which counts from when that was received. At the end it's asked.
+#[test]
+fn true_times_of_an_old_cluster_are_asked_of_each_of_its_primaries() {
+    let source = Cluster::start("redis-6.0", 2);
+    let (one, cluster) = (Server::start("redis-7.0"), Cluster::start("redis-7.0", 3));
+    let urls = [one.url(), cluster.url()];
+    let run = |command: &str, to: &str, job: &str| Tool::run(&[command, &source.url(), to, "--job", job]);
+    let mut tools = [run("sync", &urls[0], "one"), run("sync", &urls[1], "many")];
+    fill(&source, 100);
+    let following = |late: &Server| Rules { slack_ms: 5000, ..Rules::following(late) };
+    until_same(&source, &one, MINUTE, "following", &following(&one));
+    until_same(&source, &cluster, MINUTE, "following", &following(&one));
+    tools.iter().for_each(Tool::freeze);
+    let late: Vec<Cmd> = keys(1000).iter().map(|key| cmd!["SET", key, 1, "PX", 2 * GRACE_MS]).collect();
+    source.client().load(&late);
+    let sent_ms = now_ms();
+    until(HALF_MINUTE, "two seconds in which nothing is received", || now_ms() > sent_ms + 2000);
+    tools.iter().for_each(Tool::thaw);
+    until_same(&source, &one, MINUTE, "following again", &following(&one));
+    until_same(&source, &cluster, MINUTE, "following again", &following(&one));
+    tools.iter_mut().for_each(Tool::stop);
+    run("finish", &urls[0], "one").must_end(MINUTE, 0);
+    run("finish", &urls[1], "many").must_end(MINUTE, 0);
+    until_same(&source, &one, HALF_MINUTE, "exact on a server", &Rules::default());
+    until_same(&source, &cluster, HALF_MINUTE, "exact on a cluster", &Rules::default());
 }

@@ -38,7 +38,7 @@ pub enum Content {
 pub struct Rules<'a> {
     /// Expiries on the target may also be exactly this much later.
     pub late_ms: i64,
-    /// Expiries may differ by this much either way (sources that only know relative times).
+    /// Expiries may differ by this much either way (while following a source that streams relative times).
     pub slack_ms: i64,
     /// Names of consumers and counts of entries read must be equal. The stream of a random load doesn't always
     /// tell them: native replicas of Redis 6.0, 7.0 and 8.6 differ there, too.
@@ -56,20 +56,17 @@ impl Default for Rules<'_> {
 }
 
 impl Rules<'_> {
-    /// What can be asked of a target of this source: before 7.0 sources tell less.
-    pub fn of(source: &Server) -> Self {
-        let tells_all = source.version() >= (7, 0);
-        Rules {
-            // Only relative times can be read from it, and what it streams is relative to when it was executed there:
-            // on a busy machine that is a while before it is received.
-            slack_ms: if tells_all { 0 } else { 5000 },
-            ..Rules::default()
-        }
-    }
-
     /// The same while keyferry follows: expiries may be an hour late.
     pub fn following(source: &Server) -> Self {
-        Rules { late_ms: GRACE_MS, group_hints: false, ..Rules::of(source) }
+        let tells_all = source.version() >= (7, 0);
+        Rules {
+            late_ms: GRACE_MS,
+            // What is streamed is relative to when it was executed at the source: on a busy machine that is a while
+            // before it is received.
+            slack_ms: if tells_all { 0 } else { 5000 },
+            group_hints: false,
+            ..Rules::default()
+        }
     }
 }
 
@@ -141,22 +138,34 @@ pub fn scan(client: &mut Client) -> Vec<Vec<u8>> {
     keys
 }
 
+/// When keys expire: -1 for never, -2 for one that isn't there.
+///
+/// Servers before 7.0 only say how long a key has left. Between two looks at their clock that show one and the same
+/// millisecond that says it exactly; those for whom it went on are asked again.
+pub fn expiries(client: &mut Client, keys: &[Vec<u8>], absolute: bool) -> Vec<i64> {
+    if absolute {
+        let asks: Vec<Cmd> = keys.iter().map(|k| cmd!["PEXPIRETIME", k]).collect();
+        return client.pipe(&asks).iter().map(Reply::int).collect();
+    }
+    let clock_ms = |time: &Reply| time.list()[0].int() * 1000 + time.list()[1].int() / 1000;
+    let mut at: Vec<Option<i64>> = vec![None; keys.len()];
+    loop {
+        let open: Vec<usize> = (0..keys.len()).filter(|i| at[*i].is_none()).collect();
+        if open.is_empty() {
+            return at.into_iter().flatten().collect();
+        }
+        let asks: Vec<Cmd> = open.iter().flat_map(|i| [cmd!["TIME"], cmd!["PTTL", keys[*i]], cmd!["TIME"]]).collect();
+        for (i, replies) in open.into_iter().zip(client.pipe(&asks).chunks_exact(3)) {
+            let (before, left_ms, after) = (clock_ms(&replies[0]), replies[1].int(), clock_ms(&replies[2]));
+            at[i] = if left_ms < 0 { Some(left_ms) } else { (before == after).then_some(before + left_ms) };
+        }
+    }
+}
+
 fn read_part(client: &mut Client, keys: &[Vec<u8>], absolute: bool, field_expiry: bool) -> Vec<(Vec<u8>, Entry)> {
-    let expiry = if absolute { "PEXPIRETIME" } else { "PTTL" };
-    // The server's own clock, behind nothing that could take time.
-    let clock = [cmd!["TIME"]];
-    let asks: Vec<Cmd> =
-        clock.into_iter().chain(keys.iter().flat_map(|k| [cmd!["TYPE", k], cmd![expiry, k]])).collect();
-    let replies = client.pipe(&asks);
-    let now_ms = replies.first().map_or(0, |time| time.list()[0].int() * 1000 + time.list()[1].int() / 1000);
-    let heads: Vec<(String, i64)> = replies[1..]
-        .chunks_exact(2)
-        .map(|pair| match pair {
-            [kind, at] if absolute || at.int() < 0 => (kind.text(), at.int()),
-            [kind, at] => (kind.text(), now_ms + at.int()),
-            _ => unreachable!("two by two"),
-        })
-        .collect();
+    let asks: Vec<Cmd> = keys.iter().map(|k| cmd!["TYPE", k]).collect();
+    let kinds = client.pipe(&asks).into_iter().map(|kind| kind.text());
+    let heads: Vec<(String, i64)> = kinds.zip(expiries(client, keys, absolute)).collect();
     let asks: Vec<Cmd> = keys.iter().zip(&heads).map(|(k, (kind, _))| read_command(kind, k)).collect();
     let values = client.pipe(&asks);
     let mut entries = Vec::with_capacity(keys.len());
@@ -164,6 +173,7 @@ fn read_part(client: &mut Client, keys: &[Vec<u8>], absolute: bool, field_expiry
         let value = match kind.as_str() {
             // Gone since SCAN: as if SCAN had not named it.
             "none" => continue,
+            _ if expires_at_ms == -2 => continue,
             _ if value.is_error() => Content::Plain(value),
             "set" => {
                 let mut members = value.list().to_vec();

@@ -84,7 +84,7 @@ fn the_summary_says_what_was_done() {
     source.select(5);
     source.load(&[cmd!["SET", "only-one-here", 1]]);
     let tool = Tool::once(&a, &b, &[], HALF_MINUTE);
-    must_be_same(&a, &b, "the copy", &Rules::of(&a));
+    must_be_same(&a, &b, "the copy", &Rules::default());
     let text = tool.text().to_lowercase();
     for word in ["string", "hash", "stream", "keys", "offset"] {
         assert!(text.contains(word), "no {word} in the summary: {text}");

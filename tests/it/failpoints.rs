@@ -86,8 +86,8 @@ fn killed_at_every_place_the_next_run_ends_equal() {
     println!("{count} deaths at {} places", PLACES.len());
 }
 
-/// The program that has the places.
-fn program() -> &'static Path {
+/// The program that has the places, and whose rules can be taken out.
+pub fn program() -> &'static Path {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
     PROGRAM.get_or_init(|| {
         if let Some(path) = std::env::var_os("KEYFERRY_FAILPOINT_BIN") {
@@ -151,7 +151,7 @@ impl Stage {
 }
 
 /// SIGABRT, as a shell counts it.
-const ABORTED: i32 = 134;
+pub const ABORTED: i32 = 134;
 
 fn killed_at(name: &str, n: u32, scene: Scene) {
     let place = format!("{name}:{n}");
@@ -262,7 +262,7 @@ fn killed_at(name: &str, n: u32, scene: Scene) {
     if !gone {
         stage.run("finish", more).must_end(MINUTE, 0);
     }
-    stage.until_same(&format!("{what}, finished"), Rules::of(&stage.a));
+    stage.until_same(&format!("{what}, finished"), Rules::default());
     let mut target = stage.b.client();
     let mut left = Vec::new();
     for db in databases(&mut target) {

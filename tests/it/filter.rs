@@ -283,7 +283,7 @@ fn once_under(options: &[&str], in_scope: &dyn Fn(u32, &[u8]) -> bool) {
     args.extend_from_slice(options);
     let mut tool = Tool::sync(&a, &b, &args);
     tool.must_end(HALF_MINUTE, 0);
-    let rules = Rules { in_scope, ..Rules::of(&a) };
+    let rules = Rules { in_scope, ..Rules::default() };
     must_be_same(&a, &b, &format!("{options:?}"), &rules);
     assert!(b.client().dbsize() > 0, "{options:?} lets nothing pass");
 }
@@ -325,7 +325,7 @@ fn commands_are_left_out_of_the_stream() {
     let mut source = a.client();
     source.load(&[cmd!["SET", "k", "1"], cmd!["XADD", "s", "1-1", "f", "v"]]);
     let mut tool = Tool::sync(&a, &b, &["--not-command", "flushall,append,xgroup|destroy"]);
-    until_same(&a, &b, HALF_MINUTE, "the copy", &Rules::of(&a));
+    until_same(&a, &b, HALF_MINUTE, "the copy", &Rules::default());
     source.load(&[
         cmd!["APPEND", "k", "2"],
         cmd!["XGROUP", "CREATE", "s", "g", "0"],

@@ -15,7 +15,7 @@ fn native_replicas_of_every_type_are_equal() {
         load_types(&a, &mut client, 8, "five:");
         load_function(&a, &mut client);
         replicate_natively(&a, &b);
-        must_be_same(&a, &b, name, &Rules::of(&a));
+        must_be_same(&a, &b, name, &Rules::default());
         let found = snapshot(&b);
         assert!(found.len() > 1900, "{name}: only {} keys", found.len());
     }

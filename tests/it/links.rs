@@ -122,7 +122,7 @@ fn a_source_without_psync_but_with_sync_is_copied() {
     let (a, b) = (Server::with("redis-7.0", &config), Server::start("redis-7.0"));
     load_types(&a, &mut a.client(), 6, "");
     Tool::once(&a, &b, &[], MINUTE);
-    must_be_same(&a, &b, "by SYNC", &Rules::of(&a));
+    must_be_same(&a, &b, "by SYNC", &Rules::default());
 }
 
 #[test]
@@ -155,7 +155,7 @@ fn passwords_are_taken_from_the_url_and_never_shown() {
     let (from, to) = (url(&a, "", WORD_IN_URL), url(&b, "", WORD_IN_URL));
     let mut tool = Tool::run(&["sync", &from, &to, "--once", "--log-level", "trace"]);
     tool.must_end(MINUTE, 0);
-    must_be_same(&a, &b, "with passwords", &Rules::of(&a));
+    must_be_same(&a, &b, "with passwords", &Rules::default());
     let text = tool.text();
     assert!(!text.contains(WORD) && !text.contains(WORD_IN_URL), "a password is shown");
 }
@@ -171,7 +171,7 @@ fn passwords_are_taken_from_environment_and_file() {
     let args = ["sync", &from, &to, "--once", "--target-password-file", &file];
     let mut tool = Tool::run_with(&args, &[("KEYFERRY_SOURCE_PASSWORD", WORD)]);
     tool.must_end(HALF_MINUTE, 0);
-    must_be_same(&a, &b, "with passwords", &Rules::of(&a));
+    must_be_same(&a, &b, "with passwords", &Rules::default());
 }
 
 #[test]
@@ -294,7 +294,7 @@ fn tls_without_verification_and_with_another_name_works_where_told() {
         args.extend(options);
         let mut tool = Tool::run(&args);
         tool.must_end(HALF_MINUTE, 0);
-        must_be_same(&a, &b, "over TLS", &Rules::of(&a));
+        must_be_same(&a, &b, "over TLS", &Rules::default());
         assert_eq!(tool.text().contains("insecure"), warns, "{}", tool.tail());
     }
 }

@@ -5,9 +5,16 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::ops::{Op, REFUSALS};
+use super::server::JOB;
 use super::source::Source;
 use super::world::{Around, World};
+use crate::delivery::Standalone;
+use crate::delivery::record::{JobState, Phase, Record};
 use crate::delivery::rules::Rules;
+use crate::delivery::standalone::{Event, Lost, SELECT};
+use crate::offset::ReplOffset;
+use crate::resp::reply::Scanner;
+use crate::route::Router;
 
 const ALL: usize = usize::MAX;
 const OOM: &str = REFUSALS[0];
@@ -89,6 +96,24 @@ fn flush_behind_one_that_is_refused_waits_for_it() {
 }
 
 #[test]
+fn flush_behind_an_idle_record_that_is_refused_waits_for_it() {
+    let stream = source(|s| chain(s.one("INCR b")));
+    const STEPS: [Op; 10] = [
+        Op::Tick(0),
+        Op::Push(1),
+        Op::Send(0),
+        Op::Refuse(0, OOM),
+        Op::Serve(0, ALL),
+        Op::Deliver(0, ALL),
+        Op::Resume(0),
+        Op::Send(0),
+        Op::Serve(0, ALL),
+        Op::Restart,
+    ];
+    needs(stream, |rules, _| rules.one_in_flight = false, ops(&STEPS));
+}
+
+#[test]
 fn flush_refused_in_part_is_not_applied_in_part() {
     let stream = source(|s| chain(s.one("INCR a").one("INCR k2")));
     const STEPS: [Op; 3] = [Op::Push(2), Op::Refuse(0, OOM), Op::Pump(1)];
@@ -144,6 +169,19 @@ fn late_bytes_of_another_owner_are_killed_on_connect() {
     needs(&stream, |_, around| around.kill_others = false, ops(&ALIVE));
     const DEAD: [Op; 6] = [Op::Push(1), Op::Send(1), Op::Restart, Op::Push(1), Op::Pump(1), Op::Late(0)];
     needs(&stream, |_, around| around.kill_others = false, ops(&DEAD));
+}
+
+#[test]
+fn refused_multi_keeps_what_follows_from_running_bare() {
+    let stream = source(|s| chain(s.one("INCR a")));
+    let steps = |world: &mut World| {
+        world.refuse_multi();
+        // Whatever follows MULTI is served up to the record, and then the connection breaks.
+        let upto = b"*1\r\n$5\r\nMULTI\r\n*3\r\n$4\r\nINCR\r\n$1\r\na\r\n$5\r\n#0:0:\r\n".len() + 10;
+        let cut = [Op::Push(1), Op::Send(1), Op::Serve(1, upto), Op::Deliver(1, ALL), Op::Cut(1), Op::Connect];
+        cut.iter().try_for_each(|op| world.step(*op))
+    };
+    needs(stream, |rules, _| rules.multi_awaited = false, steps);
 }
 
 #[test]
@@ -318,4 +356,43 @@ fn record_of_a_joint_flush_counts_the_pieces_of_all_lanes() {
     };
     assert_eq!(run(Rules::default()), Ok(()));
     assert!(run(Rules { joint_counts_pieces: false, ..Rules::default() }).is_err());
+}
+
+fn record_of(lanes: usize, offset: u64) -> Record {
+    let job = JobState { shard: 0, replid: None, generation: 1, lanes, late_ms: 0, scope: 0 };
+    let offset = ReplOffset(offset);
+    Record { job, phase: Phase::Following, offset, stream_db: 0, pieces: 0, time_ms: 0 }
+}
+
+#[test]
+fn select_that_fails_inside_exec_is_told_as_such_with_what_follows() {
+    let record = record_of(1, 10);
+    let mut machine = Standalone::resume(JOB, record.job.clone(), &[record]);
+    let mut router = Router::new(1);
+    let set = b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$1\r\nv\r\n";
+    router.single(0, 3, 3, ReplOffset(20), set);
+    machine.push(router.take(ReplOffset(20), 3));
+    assert!(machine.send(0, &mut Vec::new()).is_none());
+    // SELECT 3, SET, SELECT 0 and the record.
+    let answers = "+OK\r\n+QUEUED\r\n+QUEUED\r\n+QUEUED\r\n+QUEUED\r\n*4\r\n-ERR DB index is out of range\r\n+OK\r\n+OK\r\n+OK\r\n";
+    let (mut scanner, mut input, mut events) = (Scanner::new(), answers.as_bytes(), Vec::new());
+    while !input.is_empty() {
+        let (used, scanned) = scanner.scan(input).unwrap();
+        input = &input[used..];
+        events.extend(scanned.and_then(|scanned| machine.answer(0, scanned).unwrap()));
+    }
+    let [Event::Faults(faults)] = &events[..] else { panic!("{events:?}") };
+    let what = &faults[0].what;
+    assert_eq!((&*what.command, &what.key[..], what.db, what.offset), (SELECT, &b"3"[..], 3, ReplOffset(20)));
+    assert!(faults[0].applied && faults[0].suspects == [(3, set.to_vec())], "{faults:?}");
+}
+
+#[test]
+fn records_of_another_lane_count_are_no_place_to_go_on_from() {
+    for (before, now) in [(4, 2), (2, 4)] {
+        let records: Vec<Record> = (0..now).map(|_| record_of(now, 30)).collect();
+        let mut machine = Standalone::resume(JOB, records[0].job.clone(), &records);
+        let found: Vec<Option<Record>> = (0..now).map(|lane| (lane < before).then(|| record_of(before, 10))).collect();
+        assert_eq!(machine.reread(&found), Err(Lost::Lanes { lanes: before }));
+    }
 }

@@ -191,6 +191,8 @@ pub struct Server {
     pub refuse: Option<Trap>,
     /// Fails a unit's command inside EXEC.
     pub fail: Option<Trap>,
+    /// Refuses the next MULTI, as servers before 6.0 may.
+    pub refuse_multi: bool,
     /// Fails after a demotion: it takes no writes until the next connect finds a primary.
     pub readonly: bool,
     pub source: Rc<Source>,
@@ -215,6 +217,7 @@ impl Server {
             conns: Vec::new(),
             refuse: None,
             fail: None,
+            refuse_multi: false,
             readonly: false,
             source,
             removed: BTreeSet::new(),
@@ -261,6 +264,9 @@ impl Server {
     }
 
     fn refusal(&mut self, args: &Args) -> Option<String> {
+        if args[0] == b"MULTI" && std::mem::take(&mut self.refuse_multi) {
+            return Some("BUSY Redis is busy running a script.".into());
+        }
         if args[0] == b"MULTI" || args[0] == b"GET" {
             return None;
         }

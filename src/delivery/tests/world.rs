@@ -86,6 +86,12 @@ impl World {
         self.owner.connected = true;
     }
 
+    /// The target becomes one before 6.0, which refuses the next MULTI.
+    pub fn refuse_multi(&mut self) {
+        self.server.refuse_multi = true;
+        self.owner.machine.set_careful(true);
+    }
+
     /// The copy is complete and all is answered.
     pub fn warm_up(&mut self) -> Checked {
         self.step(Op::Push(1))?;
@@ -405,7 +411,8 @@ impl World {
                 self.step(Op::Resume(lane))?;
                 self.step(Op::Pump(lane))?;
                 // The first, so that a demoted server is noticed.
-                if round < 3 || self.owner.machine.is_idle() {
+                let machine = &self.owner.machine;
+                if round < 3 || machine.is_idle() && !machine.is_recorded() {
                     self.step(Op::Tick(lane))?;
                     self.step(Op::Pump(lane))?;
                 }

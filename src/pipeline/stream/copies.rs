@@ -22,11 +22,8 @@ impl Stream<'_> {
     pub(super) fn drop_guards(&mut self) {
         let copy_keys = &self.parts.copy_keys;
         let pending = self.in_transaction || !self.trusted;
-        if !self.guards_stored
-            || self.parts.router.is_by_slot()
-            || pending
-            || self.parts.feed.recorded() < copy_keys.until()
-        {
+        let passed = self.parts.feed.recorded() >= copy_keys.until() || !holds!("guards-until-recorded");
+        if !self.guards_stored || self.parts.router.is_by_slot() || pending || !passed {
             return;
         }
         failpoint!("guards-dropped");
@@ -59,6 +56,9 @@ impl Stream<'_> {
 
     /// Database 0 was flushed, which holds the guards of all databases.
     pub(super) fn store_guards_again(&mut self) {
+        if !holds!("guards-written-again") {
+            return;
+        }
         let guards = self.parts.copy_keys.guards_behind(self.offset);
         for ((db, key), at) in guards.keys {
             self.store_guard(db, &key, at);
@@ -82,7 +82,7 @@ impl Stream<'_> {
             let guard = self.parts.copy_keys.guard(key.db, &key.key, self.offset);
             (!guarded || guard == Guard::Free) && !self.is_kept(key)
         };
-        if all.iter().all(free) {
+        if all.iter().all(free) || !holds!("partly-guarded-copied") && all.iter().any(free) {
             return Ok(false);
         }
         if commands::is_key_list(command.spec, keys) && all.iter().any(free) {
@@ -188,6 +188,10 @@ impl Stream<'_> {
     pub(super) fn put(&mut self, source_db: u32, key: &[u8], found: &Found) -> Result<(), Error> {
         let db = self.parts.scope.target_database(source_db);
         let place = self.parts.router.place_of(key);
+        #[cfg(feature = "failpoints")]
+        if !holds!("copy-in-order") {
+            return self.put_beside(db, key, found);
+        }
         let verified = match &found.payload {
             Some(payload) => Some(rdb::verify(payload, false).map_err(CopyError::Damaged)?),
             None => None,
@@ -202,6 +206,13 @@ impl Stream<'_> {
         let unit = &mut self.unit;
         let put = writer.replace(key, &value.value, value.meta, &attributes, |raw| unit.command(db, place, raw));
         put.or_else(|error| self.cannot_put(source_db, key, error))
+    }
+
+    /// The same ahead of the units that wait, for a rule taken out.
+    #[cfg(feature = "failpoints")]
+    fn put_beside(&mut self, db: u32, key: &[u8], found: &Found) -> Result<(), Error> {
+        let payload = found.payload.as_deref().unwrap_or_default();
+        Ok(self.parts.learner.write_beside(db, &[b"RESTORE", key, b"0", payload, b"REPLACE"])?)
     }
 
     /// Deletes what is in scope of source databases, where the target's may hold more than that.

@@ -1,5 +1,3 @@
-use std::collections::BTreeMap;
-
 use tokio::sync::mpsc;
 
 use super::*;
@@ -29,7 +27,7 @@ const BATCHES_MAX: usize = 16;
 /// A server that nobody asks.
 fn nowhere(side: Side) -> Locator {
     let address = HostPort { host: "unasked".into(), port: 1 };
-    Locator::fixed(Server { side, address, user: None, password: None, tls: None }, BTreeMap::new())
+    Server { side, address, user: None, password: None, tls: None }.into()
 }
 
 fn parts(batches: mpsc::Sender<Batch>, runtime: &tokio::runtime::Runtime) -> Parts {

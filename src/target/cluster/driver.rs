@@ -94,7 +94,7 @@ impl Driver {
         (machine, lanes): (Machine, usize),
         batches: mpsc::Receiver<Batch>,
     ) -> Self {
-        let (tokens, backoff) = (Tokens::new(plan.rate), Backoff::new(plan.retry_for));
+        let (tokens, backoff) = (Tokens::new(plan.rate.clone()), Backoff::new(plan.retry_for));
         Driver {
             plan,
             target,
@@ -235,8 +235,6 @@ impl Driver {
             let slots = topology.unowned().to_string();
             failed.get_or_insert(Error::NotWhole { address: self.target.to_string(), slots });
         }
-        let servers = self.links.iter().map(|link| link.run_id.clone()).collect();
-        self.plan.progress.servers(servers);
         let mut found = Vec::new();
         for at in 0..self.links.len() {
             match self.found(at, &topology).await {
@@ -249,6 +247,9 @@ impl Driver {
             }
         }
         self.settle_machine(&found).await?;
+        // Only now is what the records say what these servers have.
+        let servers = self.links.iter().map(|link| link.run_id.clone()).collect();
+        self.plan.progress.servers(servers);
         Ok(failed)
     }
 

@@ -179,8 +179,18 @@ fn checkpoint(nodes: &[NodeRead], shard: u32) -> Checkpoint {
     }
     positions.sort();
     let replid = replid(nodes, shard, of_shard());
-    let at = Places::Slots { job: JobState { replid, ..job }, positions };
+    let time_ms = written_ms(nodes, shard);
+    let at = Places::Slots { job: JobState { replid, ..job }, positions, time_ms };
     Checkpoint::Following(Following { at, guards })
+}
+
+/// When each node's floors of a shard were written last; of the node where that is longest ago.
+fn written_ms(nodes: &[NodeRead], shard: u32) -> i64 {
+    let of_node = |node: &NodeRead| {
+        let ours = node.floors.iter().map(|floor| &floor.record).filter(|record| record.job.shard == shard);
+        ours.map(|record| record.time_ms).max()
+    };
+    nodes.iter().filter_map(of_node).min().unwrap_or(i64::MAX)
 }
 
 /// The name of the history that the highest record speaks of, if a floor has it.

@@ -163,7 +163,7 @@ async fn read_times(conn: &mut Conn, db: u32, keys: &[Vec<u8>], times: Times, it
         let exec = answer(conn, b"EXEC").await?;
         let mut replies = exec.array().unwrap_or_default().iter();
         for keys in group.chunks(KEYS_A_CLOCK) {
-            let now_ms = replies.next().and_then(clock_ms);
+            let now_ms = replies.next().and_then(Reply::unix_ms);
             for key in keys {
                 let left_ms = replies.next().and_then(Reply::integer).filter(|ms| *ms >= 0);
                 let at_ms = left_ms.zip(now_ms).map(|(left_ms, now_ms)| now_ms.saturating_add(left_ms));
@@ -172,12 +172,6 @@ async fn read_times(conn: &mut Conn, db: u32, keys: &[Vec<u8>], times: Times, it
         }
     }
     Ok(())
-}
-
-/// What TIME answers, in ms.
-fn clock_ms(reply: &Reply) -> Option<i64> {
-    let part = |n: usize| -> Option<i64> { std::str::from_utf8(reply.array()?.get(n)?.bytes()?).ok()?.parse().ok() };
-    part(0)?.checked_mul(1000)?.checked_add(part(1)? / 1000)
 }
 
 /// Takes what expires; others answer -1, and those that are gone -2.

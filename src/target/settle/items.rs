@@ -268,7 +268,7 @@ mod tests {
         let mut upto = vec![None; 16384];
         upto[Slot::of(b"{s}").index()] = Some(place(&first));
         for (direction, wanted) in
-            [(Direction::Settle, vec![last.key, b"other"]), (Direction::Unsettle, vec![first.key])]
+            [(Direction::Settle, vec![b"other".as_slice(), last.key]), (Direction::Unsettle, vec![first.key])]
         {
             let mut items = Items::new(direction, Upto::BySlot(upto.clone()), Place::FIRST..=Place::LAST, 1 << 20);
             [first, last, other].iter().for_each(|item| items.push(item));

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::items::{Direction, Place};
+use super::items::{Direction, Place, Upto};
 use crate::slot::{Slot, tag};
 
 /// What was settled.
@@ -19,6 +19,7 @@ pub struct Settled {
 pub(super) struct Marker {
     /// Only for people: what a marker says is the same in either direction.
     pub direction: Direction,
+    /// How late what lies behind it is.
     pub late_ms: i64,
     /// The last place whose expiries are true.
     pub upto: Place,
@@ -84,7 +85,7 @@ impl Marker {
         let direction = [Direction::Settle, Direction::Unsettle];
         let name = words.next()?;
         let direction = direction.into_iter().find(|direction| direction.name() == name)?;
-        let late_ms = words.next()?.parse().ok().filter(|ms| *ms > 0)?;
+        let late_ms = words.next()?.parse().ok().filter(|ms| *ms >= 0)?;
         let upto = Place(u64::from_str_radix(words.next()?, 16).ok()?);
         let mut number = |name: &str| words.next()?.strip_prefix(name)?.parse::<u64>().ok();
         let settled = Settled { keys: number("keys=")?, fields: number("fields=")?, left: number("left=")? };
@@ -92,15 +93,70 @@ impl Marker {
     }
 }
 
+/// The markers of a target: one for all, or one for each slot in which something was settled.
+pub(super) enum Markers {
+    Whole(Option<Marker>),
+    BySlot(Vec<Option<Marker>>),
+}
+
+impl Markers {
+    /// The slot whose marker covers a place; any where there is one for all.
+    pub fn slot_of(&self, place: Place) -> Slot {
+        let slot = match self {
+            Markers::Whole(_) => None,
+            Markers::BySlot(_) => place.slot(),
+        };
+        slot.unwrap_or(FIRST_SLOT)
+    }
+
+    pub fn get(&self, slot: Slot) -> Option<Marker> {
+        match self {
+            Markers::Whole(marker) => *marker,
+            Markers::BySlot(markers) => markers.get(slot.index()).copied().flatten(),
+        }
+    }
+
+    pub fn set(&mut self, slot: Slot, marker: Option<Marker>) {
+        match self {
+            Markers::Whole(known) => *known = marker,
+            Markers::BySlot(markers) => {
+                if let Some(known) = markers.get_mut(slot.index()) {
+                    *known = marker;
+                }
+            }
+        }
+    }
+
+    pub fn all(&self) -> impl Iterator<Item = &Marker> {
+        let (whole, by_slot) = match self {
+            Markers::Whole(marker) => (marker.as_ref(), &[][..]),
+            Markers::BySlot(markers) => (None, &markers[..]),
+        };
+        whole.into_iter().chain(by_slot.iter().flatten())
+    }
+
+    pub fn upto(&self) -> Upto {
+        match self {
+            Markers::Whole(_) => Upto::Whole,
+            Markers::BySlot(markers) => {
+                Upto::BySlot(markers.iter().map(|marker| marker.map(|marker| marker.upto)).collect())
+            }
+        }
+    }
+}
+
+/// Stands for all slots of a standalone target.
+const FIRST_SLOT: Slot = Slot::FIRST;
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn marker_round_trips_and_one_of_another_version_is_none() {
-        for direction in [Direction::Settle, Direction::Unsettle] {
+        for (direction, late_ms) in [(Direction::Settle, 3_600_000), (Direction::Unsettle, 1), (Direction::Settle, 0)] {
             let settled = Settled { keys: 7, fields: 8, left: 9 };
-            let marker = Marker { direction, late_ms: 3_600_000, upto: Place(0xfeed), settled, due_ms: i64::MAX };
+            let marker = Marker { direction, late_ms, upto: Place(0xfeed), settled, due_ms: i64::MAX };
             let text = marker.encode();
             assert_eq!(Marker::parse(text.as_bytes()), Some(marker));
             assert_eq!(Marker::parse(text.replace("kf1", "kf2").as_bytes()), None);

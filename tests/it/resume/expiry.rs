@@ -100,7 +100,7 @@ fn expiry_grace_of_zero_writes_times_exactly() {
     let mut tool = start(&a, &b, &["--expiry-grace", "0"]);
     until_following(&b, &mut tool);
     a.client().load(&[cmd!["SET", "streamed", 1, "EX", 5000], cmd!["EXPIRE", "copied", 700]]);
-    until_same(&a, &b, HALF_MINUTE, "exact at once", &Rules::of(&a));
+    until_same(&a, &b, HALF_MINUTE, "exact at once", &Rules::default());
     tool.stop();
     finish(&a, &b, &["--expiry-grace", "0"]);
 }

@@ -99,7 +99,7 @@ fn finished_job_leaves_the_target_as_anyone_elses() {
     until_following(&b, &mut tool);
     tool.stop();
     finish(&a, &b, &[]);
-    must_be_same(&a, &b, "finished", &Rules::of(&a));
+    must_be_same(&a, &b, "finished", &Rules::default());
     let mut again = start(&a, &b, &[]);
     again.must_end(HALF_MINUTE, 3);
 }

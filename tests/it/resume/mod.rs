@@ -7,6 +7,7 @@ mod finish;
 mod guards;
 mod lossy;
 mod refused;
+mod relative;
 mod spool;
 
 use crate::client::{Client, Reply};
@@ -76,7 +77,7 @@ fn following_in_scope(a: &Server, b: &Server, what: &str) {
 /// Ends the job for good: equal to the last millisecond, and no trace of keyferry.
 fn finish(a: &Server, b: &Server, more: &[&str]) {
     run("finish", a, b, more).must_end(MINUTE, 0);
-    let rules = Rules { group_hints: false, ..Rules::of(a) };
+    let rules = Rules { group_hints: false, ..Rules::default() };
     until_same(a, b, HALF_MINUTE, "finished", &rules);
     no_trace(b);
 }

@@ -2,7 +2,7 @@
 
 use super::{following, full_syncs, source, start, until_following};
 use crate::load::load_bulk;
-use crate::server::{FAST, Server};
+use crate::server::{FAST, Server, replicate_natively};
 use crate::wait::{HALF_MINUTE, MINUTE, holds_for, until};
 use std::time::{Duration, Instant};
 
@@ -91,6 +91,28 @@ fn slow_target_never_hits_the_sources_output_buffer() {
     b.resume();
     following(&a, &b, "after the standstill");
     assert_eq!(full_syncs(&a), 1);
+    tool.stop();
+}
+
+/// What a replica of the target has can't be lost by a failover: it needn't be kept any longer, and no sooner.
+#[test]
+fn spool_is_kept_until_a_replica_of_the_target_has_it() {
+    let (a, b, replica) = (source(), Server::start("redis-7.0"), Server::start("redis-7.0"));
+    replicate_natively(&b, &replica);
+    a.client().call(&cmd!["SET", "n", 0]);
+    let mut tool = start(&a, &b, &["--memory", "16MiB"]);
+    until_following(&b, &mut tool);
+    replica.pause();
+    let text = "x".repeat(10_000);
+    let batch: Vec<_> = (0..4000).map(|i| cmd!["SET", format!("k:{}", i % 500), text]).collect();
+    a.client().load(&batch);
+    following(&a, &b, "with a replica that stands still");
+    let spool = a.dir().join("spool");
+    let files = || std::fs::read_dir(&spool).map_or(0, Iterator::count);
+    // The target was asked for its replicas several times.
+    holds_for(Duration::from_secs(4), "the spool", || files() > 0);
+    replica.resume();
+    until(HALF_MINUTE, "the spool to be given up", || files() == 0);
     tool.stop();
 }
 

@@ -31,7 +31,6 @@ fn until_history(target: &Server, node: &Server) {
 fn promoted_nodes_go_on_by_partial_resync() {
     let mut a = Cluster::with("redis-7.0", 3, 1, BACKLOG);
     let b = Server::start("redis-7.0");
-    let rules = |a: &Cluster| Rules::following(&a.nodes[4]).late_ms;
     let load = ClusterLoad::start(&a, 4000);
     let mut tool = sync(&a, &b, &[]);
     until_following(&b, &[0, 1, 2]);
@@ -42,7 +41,7 @@ fn promoted_nodes_go_on_by_partial_resync() {
     a.promote(3, "");
     load.until_sent(3000, MINUTE);
     load.stop();
-    let following = Rules { late_ms: rules(&a), group_hints: false, ..Rules::of(&a.nodes[4]) };
+    let following = Rules::following(&a.nodes[4]);
     until_same(&a, &b, MINUTE, "after a failover in order", &following);
     assert_eq!(full_syncs(&a.nodes[3]), had, "a full sync of the node that was promoted in order");
 

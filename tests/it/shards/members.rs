@@ -36,6 +36,27 @@ fn empty_node_that_joins_is_followed_and_forgotten_when_it_leaves() {
 }
 
 #[test]
+fn node_that_left_while_keyferry_was_away_means_a_copy_of_all_said_aloud() {
+    let mut a = Cluster::start("redis-7.0", 2);
+    let b = Server::start("redis-7.0");
+    let node = a.add();
+    let load = ClusterLoad::start(&a, 3000);
+    let mut tool = sync(&a, &b, &[]);
+    until_following(&b, &[0, 1, 2]);
+    load.until_sent(1000, MINUTE);
+    tool.kill();
+    a.remove(node);
+    load.until_sent(500, MINUTE);
+    // What its slots were, had it any, nobody can tell.
+    let mut tool = sync(&a, &b, &[]);
+    tool.until_text("a new full sync of all shards begins", HALF_MINUTE);
+    load.until_sent(1000, MINUTE);
+    load.stop();
+    until_same(&a, &b, MINUTE, "after a node was gone", &Rules::following(&a.nodes[0]));
+    tool.stop();
+}
+
+#[test]
 fn one_node_of_a_cluster_is_a_server_of_its_own_when_told_so() {
     let a = Cluster::start("redis-7.0", 2);
     let b = Server::start("redis-7.0");

@@ -53,6 +53,6 @@ fn standalone_server_is_read_from_its_replica() {
     let mut finish =
         Tool::run(&["finish", "--source", &a.url(), "--target", &b.url(), "--prefer-replica", "--job", "j"]);
     finish.must_end(MINUTE, 0);
-    let exact = Rules { group_hints: false, ..Rules::of(&a) };
+    let exact = Rules { group_hints: false, ..Rules::default() };
     until_same(&a, &b, HALF_MINUTE, "finished", &exact);
 }

@@ -58,19 +58,24 @@ step "doc tests and examples"
 cargo test --locked --doc
 cargo build --locked --examples
 
-step "the program with failpoints, for the tests that end it at each, or take its rules out"
-cargo build --locked --profile quick --features failpoints --bin keyferry
 target=${CARGO_TARGET_DIR:-$PWD/target}
+
+step "the program with failpoints, for the tests that end it at each, or take its rules out"
+cargo build --locked --features failpoints --bin keyferry
 export KEYFERRY_FAILPOINT_BIN=$target/failpoints/keyferry
 mkdir -p "$target/failpoints"
-cp "$target/quick/keyferry" "$KEYFERRY_FAILPOINT_BIN"
+cp "$target/debug/keyferry" "$KEYFERRY_FAILPOINT_BIN"
 
-# Optimised, but without what makes a release slow to build.
+# Optimised, but without what makes a release slow to build; the tests around it needn't be.
+step "the program for the integration tests"
+cargo build --locked --profile quick --bin keyferry
+export KEYFERRY_BIN=$target/quick/keyferry
+
 step "integration tests with real servers"
 if have cargo-nextest; then
-  cargo nextest run --locked --cargo-profile quick --profile "$profile" -E 'binary(it) + binary(rdb_live)'
+  cargo nextest run --locked --profile "$profile" --test-threads 4 -E 'binary(it) + binary(rdb_live)'
 else
-  cargo test --locked --profile quick --test it --test rdb_live -- --test-threads 2
+  cargo test --locked --test it --test rdb_live -- --test-threads 4
 fi
 
 step "fuzz smoke"

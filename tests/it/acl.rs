@@ -18,6 +18,7 @@ fn readme_rules(user: &str) -> Vec<String> {
 /// What the README says of a rule before Redis 7.0.
 fn before_7(rule: &str) -> Vec<&str> {
     match rule {
+        _ if rule.starts_with("+cluster|") => vec!["+cluster"],
         "+pexpiretime" => vec!["+pttl", "+time", "+role"],
         "&*" => vec![],
         _ if rule.starts_with("+client|") => vec!["+client"],
@@ -25,12 +26,14 @@ fn before_7(rule: &str) -> Vec<&str> {
     }
 }
 
-/// Gives a user the README's first `lines` lines, and `more` rules.
+/// Gives a user the README's first `lines` lines of two, what a node of a cluster needs besides, and `more` rules.
 pub fn set_user(server: &Server, user: &str, lines: usize, more: &[&str]) {
     let rules = readme_rules(user);
-    assert_eq!(rules.len(), 2, "the README's rules for {user}");
+    assert_eq!(rules.len(), 3, "the README's rules for {user}");
     let mut acl = cmd!["ACL", "SETUSER", user, "reset"];
-    let words = rules.iter().take(lines).flat_map(|line| line.split(' '));
+    // The last line is for nodes of a cluster.
+    let clustered = server.has_line("cluster-enabled yes").then_some(&rules[2]);
+    let words = rules.iter().take(lines).chain(clustered).flat_map(|line| line.split(' '));
     let words = words.flat_map(|word| if server.version() < (7, 0) { before_7(word) } else { vec![word] });
     acl.extend(words.chain(more.iter().copied()).map(|word| word.as_bytes().to_vec()));
     server.client().call(&acl);

@@ -96,14 +96,14 @@ pub fn program() -> &'static Path {
         let root = Path::new(env!("CARGO_MANIFEST_DIR"));
         let target = root.join("target/failpoints");
         let built = Command::new(env!("CARGO"))
-            .args(["build", "--profile", "quick", "--features", "failpoints", "--bin", "keyferry"])
+            .args(["build", "--features", "failpoints", "--bin", "keyferry"])
             .arg("--target-dir")
             .arg(&target)
             .current_dir(root)
             .status()
             .expect("cargo starts");
         assert!(built.success(), "the program with failpoints isn't built");
-        target.join("quick/keyferry")
+        target.join("debug/keyferry")
     })
 }
 

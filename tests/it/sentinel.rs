@@ -66,8 +66,10 @@ impl Watched {
     }
 }
 
+/// A server's role, empty while it has none to tell: one that is demoted cuts its clients.
 fn role(server: &Server) -> String {
-    server.client().info("replication").remove("role").unwrap_or_default()
+    let client = Client::connect(server.port, None, None);
+    client.ok().and_then(|mut client| client.info("replication").remove("role")).unwrap_or_default()
 }
 
 /// A sentinel of the server at `port`.

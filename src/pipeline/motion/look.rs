@@ -110,8 +110,10 @@ impl Motions {
     /// When one can't be asked.
     async fn look(&self, conns: &mut HashMap<HostPort, Conn>) -> Result<(Views, Offsets, Look<Slot>), cluster::Error> {
         let look = self.with(|machine| machine.look());
-        let origins: Vec<(Shard, Origin)> =
+        let mut origins: Vec<(Shard, Origin)> =
             lock(&self.origins).iter().map(|(shard, origin)| (*shard, origin.clone())).collect();
+        // One that isn't followed yet has no say: its slots can't come to rest there before it is.
+        self.with(|machine| origins.retain(|(shard, _)| machine.decoded_until(*shard).is_some()));
         let mut asked = Vec::new();
         for (shard, origin) in &origins {
             let server = origin.primary().locate().await?;

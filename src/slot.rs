@@ -6,7 +6,7 @@ mod set;
 mod tag;
 
 pub use set::Slots;
-pub use tag::tag;
+pub use tag::{TAG_LEN_MAX, tag};
 
 /// How many hash slots there are.
 pub const SLOTS: u16 = 16384;

@@ -34,6 +34,12 @@ pub type NodeId = usize;
 /// A connection, by its place: those of a server stand in a row.
 pub type ConnId = usize;
 
+/// Units taken from the router and not yet applied.
+const UNITS_MAX: usize = 16 * 1024;
+
+/// Bytes taken from the router and not yet applied. A slot on the move holds whole chunks.
+const QUEUED_BYTES_MAX: usize = 32 << 20;
+
 /// No server: the slot's home isn't known.
 const NOWHERE: u16 = u16::MAX;
 
@@ -80,8 +86,10 @@ struct State {
     /// Units sent and not answered, the first of the list.
     sent: u32,
     applied_db: u32,
-    /// Its last acknowledged unit, or where a record said that it stands.
+    /// Its last acknowledged unit, or where its record and floors said that it stands.
     applied: ReplOffset,
+    /// What its own record is known to say.
+    own: ReplOffset,
     /// Pieces of large values applied in this copy.
     pieces: u32,
     home: u16,
@@ -104,6 +112,7 @@ impl State {
         sent: 0,
         applied_db: 0,
         applied: ReplOffset(0),
+        own: ReplOffset(0),
         pieces: 0,
         home: NOWHERE,
         stage: Stage::Away,
@@ -460,7 +469,13 @@ impl Cluster {
         self.slots.iter().map(|state| state.applied).collect()
     }
 
-    /// Bytes that were pushed and aren't applied.
+    /// True when nothing more should be pushed for now: more units than that would have left the processor's cache by the
+    /// time they're sent.
+    pub fn is_full(&self) -> bool {
+        self.queue.left() >= UNITS_MAX || self.queued_bytes() >= QUEUED_BYTES_MAX
+    }
+
+    /// Bytes that were pushed and aren't applied; a unit that waits long holds its whole chunk.
     pub fn queued_bytes(&self) -> usize {
         let pending = self.pending.iter().map(|pending| match pending {
             Pending::Item(Item::Copy(chunk) | Item::Pieces(chunk) | Item::Units(chunk)) => chunk.bytes.len(),

@@ -39,6 +39,10 @@ use crate::target::{self, InScope, cluster, forget, preflight, scan};
 /// Connections per target: on two cores four lanes of growing flushes reach what bare pipelining does.
 const LANES_DEFAULT: usize = 4;
 
+/// The same for each primary of a cluster: there many flushes are in flight on each, and more connections only make for
+/// smaller writes.
+const LANES_DEFAULT_CLUSTER: usize = 1;
+
 /// The first version that streams, and can be asked, when keys expire.
 const ABSOLUTE_TIMES: (u16, u16, u16) = (7, 0, 0);
 
@@ -95,7 +99,7 @@ pub async fn prepare(
     let sources = sources::find(&job, &status).await?;
     let target = find_target(&job, &status).await?;
     let found = ask_target(&target, &status, &job).await?;
-    let lanes = job.lanes.map_or(LANES_DEFAULT, usize::from);
+    let lanes = lanes(&job, &target);
     for primary in &sources.primaries {
         check_apart(&primary.info, &found)?;
         let (source_server, target_server) = (primary.info.product(), found.info.product());
@@ -153,6 +157,12 @@ pub async fn prepare(
         job,
     };
     begin(plan, sources, checkpoints).await
+}
+
+/// How many connections are made to each primary of the target.
+fn lanes(job: &Job, target: &Target) -> usize {
+    let default = if target.is_cluster() { LANES_DEFAULT_CLUSTER } else { LANES_DEFAULT };
+    job.lanes.map_or(default, usize::from)
 }
 
 /// Gives each primary its place among the records.

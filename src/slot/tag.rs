@@ -8,7 +8,7 @@ use super::{SLOTS, Slot};
 const DIGITS: &[u8; 36] = b"0123456789abcdefghijklmnopqrstuvwxyz";
 
 /// With so many digits every slot has one.
-const TAG_LEN_MAX: usize = 4;
+pub const TAG_LEN_MAX: usize = 4;
 
 static TAGS: LazyLock<Vec<String>> = LazyLock::new(find);
 

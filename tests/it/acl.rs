@@ -26,7 +26,7 @@ fn before_7(rule: &str) -> Vec<&str> {
 }
 
 /// Gives a user the README's first `lines` lines, and `more` rules.
-fn set_user(server: &Server, user: &str, lines: usize, more: &[&str]) {
+pub fn set_user(server: &Server, user: &str, lines: usize, more: &[&str]) {
     let rules = readme_rules(user);
     assert_eq!(rules.len(), 2, "the README's rules for {user}");
     let mut acl = cmd!["ACL", "SETUSER", user, "reset"];

@@ -58,6 +58,7 @@ pub(super) struct Connection {
     answers: Answers,
     bytes: usize,
     commands: usize,
+    full: bool,
     pub paused: bool,
     /// What follows a MULTI that was sent alone.
     held: Vec<u8>,
@@ -85,8 +86,12 @@ impl Connection {
         }
     }
 
-    fn is_full(&self, careful: bool) -> bool {
-        self.bytes >= WINDOW_BYTES || self.commands >= WINDOW_COMMANDS || careful && !self.flights.is_empty()
+    /// True when nothing more is to be sent. A window that was full is half empty before it's filled again: else each
+    /// answer would let a little more go, and everybody would be busy with small pieces.
+    fn is_full(&mut self, careful: bool) -> bool {
+        let part = if self.full { 2 } else { 1 };
+        self.full = self.bytes >= WINDOW_BYTES / part || self.commands >= WINDOW_COMMANDS / part;
+        self.full || careful && !self.flights.is_empty()
     }
 
     /// The connection is gone. Returns the slots whose transactions were in flight.
@@ -243,12 +248,11 @@ impl Cluster {
                 pieces: state.pieces + u32::from(transaction.piece && rule!(self, pieces_counted)),
                 history: self.history,
             };
-            self.scratch.clear();
-            record.encode(&mut self.scratch);
-            self.names.set_slot(slot, &self.scratch, out);
+            self.names.set_slot_and_exec(slot, &record, &mut self.scratch, out);
             queued += 1;
+        } else {
+            out.extend_from_slice(EXEC);
         }
-        out.extend_from_slice(EXEC);
         transaction.queued = queued as u32;
         transaction.bytes = (out.len() - start) as u32;
         state.sent += transaction.units;
@@ -354,8 +358,7 @@ impl Cluster {
         state.pieces += u32::from(piece);
         if self.following {
             (state.applied, state.applied_db) = mark;
-            state.recorded = true;
-            state.refresh = false;
+            (state.own, state.recorded, state.refresh) = (mark.0, true, false);
             if std::mem::take(&mut state.record_due) {
                 self.queue.done(self.copy_end);
             }

@@ -99,6 +99,11 @@ impl Queue {
         self.bytes
     }
 
+    /// Units, and what else must be done, that aren't applied.
+    pub fn left(&self) -> usize {
+        self.left
+    }
+
     /// True when all that was pushed is applied.
     pub fn is_empty(&self) -> bool {
         self.left == 0

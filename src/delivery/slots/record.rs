@@ -1,9 +1,10 @@
 //! What a job keeps in a cluster: a record in every slot that it feeds, and on every primary a floor.
 
+use crate::delivery::flight::EXEC;
 use crate::delivery::record::{self, Phase, Record};
 use crate::offset::{ReplId, ReplOffset};
 use crate::resp::encode;
-use crate::slot::{Slot, Slots, tag};
+use crate::slot::{Slot, Slots, TAG_LEN_MAX, tag};
 
 /// The format's version, first word of every slot's record.
 const VERSION: &str = "kfs1";
@@ -55,10 +56,12 @@ pub fn guards_key(job: &str, slot: Slot) -> Vec<u8> {
 /// Writes records under a job's keys.
 #[derive(Debug)]
 pub(super) struct Names {
-    /// What the key of everything that stands in a slot begins with, up to the tag.
-    before: Vec<u8>,
-    /// What follows the tag in the key of a floor.
-    floor: Vec<u8>,
+    /// How the SET of a slot's record begins, up to the tag, by the tag's length.
+    heads: [Vec<u8>; TAG_LEN_MAX + 1],
+    /// The tags of all slots and their lengths, close together: they are wanted in random order.
+    tags: Vec<([u8; TAG_LEN_MAX], u8)>,
+    job: String,
+    shard: u32,
 }
 
 /// What follows the tag in the key of a slot's record.
@@ -66,28 +69,46 @@ const SLOT_END: &[u8] = b"}:slot";
 
 impl Names {
     pub fn new(job: &str, shard: u32) -> Self {
-        Names { before: format!("keyferry:{job}:{{").into_bytes(), floor: format!("}}:floor:{shard}").into_bytes() }
+        let head = |len: usize| {
+            let mut head = b"*3\r\n$3\r\nSET\r\n".to_vec();
+            let before = format!("keyferry:{job}:{{");
+            encode::bulk_header(&mut head, before.len() + len + SLOT_END.len());
+            head.extend_from_slice(before.as_bytes());
+            head
+        };
+        let tag = |slot| {
+            let tag = tag(slot).as_bytes();
+            let mut padded = [0; TAG_LEN_MAX];
+            padded.iter_mut().zip(tag).for_each(|(to, from)| *to = *from);
+            (padded, tag.len() as u8)
+        };
+        Names { heads: std::array::from_fn(head), tags: Slot::all().map(tag).collect(), job: job.to_owned(), shard }
     }
 
-    /// Appends the SET of a slot's record.
-    pub fn set_slot(&self, slot: u16, text: &[u8], out: &mut Vec<u8>) {
-        self.set(slot, SLOT_END, text, out);
+    /// Appends the SET of a slot's record, and EXEC behind it. `scratch` is overwritten.
+    pub fn set_slot_and_exec(&self, slot: u16, record: &SlotRecord, scratch: &mut Vec<u8>, out: &mut Vec<u8>) {
+        let (tag, len) = self.tags.get(usize::from(slot)).copied().unwrap_or_default();
+        let len = usize::from(len);
+        scratch.clear();
+        record.encode(scratch);
+        let text = scratch.len();
+        scratch.extend_from_slice(tag.get(..len).unwrap_or_default());
+        scratch.extend_from_slice(SLOT_END);
+        scratch.extend_from_slice(b"\r\n$");
+        encode::number(scratch, text as u64);
+        scratch.extend_from_slice(b"\r\n");
+        scratch.extend_from_within(..text);
+        scratch.extend_from_slice(b"\r\n");
+        scratch.extend_from_slice(EXEC);
+        out.extend_from_slice(self.heads.get(len).map_or(&[], Vec::as_slice));
+        out.extend_from_slice(scratch.get(text..).unwrap_or_default());
     }
 
     /// Appends the SET of the floor in a slot.
     pub fn set_floor(&self, slot: u16, text: &[u8], out: &mut Vec<u8>) {
-        self.set(slot, &self.floor, text, out);
-    }
-
-    fn set(&self, slot: u16, end: &[u8], text: &[u8], out: &mut Vec<u8>) {
-        let tag = Slot::new(slot).map_or("", tag).as_bytes();
-        out.extend_from_slice(b"*3\r\n$3\r\nSET\r\n");
-        encode::bulk_header(out, self.before.len() + tag.len() + end.len());
-        out.extend_from_slice(&self.before);
-        out.extend_from_slice(tag);
-        out.extend_from_slice(end);
-        out.extend_from_slice(b"\r\n");
-        encode::bulk(out, text);
+        if let Some(slot) = Slot::new(slot) {
+            encode::command(out, &[&b"SET"[..], &floor_key(&self.job, self.shard, slot), text]);
+        }
     }
 }
 
@@ -212,11 +233,23 @@ mod tests {
     #[test]
     fn records_are_written_under_their_keys() {
         let names = Names::new("a-b", 3);
-        for slot in [0, 5460, 16383].into_iter().filter_map(Slot::new) {
+        let record = SlotRecord {
+            shard: 3,
+            generation: 1,
+            phase: Phase::Copying,
+            offset: ReplOffset(12),
+            stream_db: 0,
+            pieces: 7,
+            history: None,
+        };
+        let mut text = Vec::new();
+        record.encode(&mut text);
+        for slot in Slot::all().step_by(7) {
             let (mut made, mut told) = (Vec::new(), Vec::new());
-            names.set_slot(slot.number(), b"text", &mut made);
+            names.set_slot_and_exec(slot.number(), &record, &mut b"old".to_vec(), &mut made);
             names.set_floor(slot.number(), b"floor", &mut made);
-            encode::command(&mut told, &[&b"SET"[..], &slot_key("a-b", slot), b"text"]);
+            encode::command(&mut told, &[&b"SET"[..], &slot_key("a-b", slot), &text]);
+            encode::command(&mut told, &[b"EXEC"]);
             encode::command(&mut told, &[&b"SET"[..], &floor_key("a-b", 3, slot), b"floor"]);
             assert_eq!(made, told);
         }

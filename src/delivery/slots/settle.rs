@@ -6,6 +6,7 @@ use super::{Barrier, Cluster, Connection, NOWHERE, NodeId, Server, Stage};
 use crate::delivery::copy::Value;
 use crate::delivery::rules::rule;
 use crate::delivery::standalone::{Lost, Reread};
+use crate::offset::ReplOffset;
 use crate::slot::Slot;
 
 /// How a slot came to the node that has it now.
@@ -164,11 +165,14 @@ impl Cluster {
             settled.unseen = state.sent;
         }
         if state.recorded {
-            let mut known = state.applied;
-            if arrival == Arrival::Lossy && rule!(self, barrier_remembered) {
-                known = known.max(self.barrier_done);
-            }
-            settled.fell_back = at.offset < known && rule!(self, record_falls_back);
+            let barrier = if rule!(self, barrier_remembered) { self.barrier_done } else { ReplOffset(0) };
+            // Floors don't move along with a slot, but to where a replica takes over.
+            let less = match arrival {
+                Arrival::Same if state.home == NOWHERE => at.offset < state.applied,
+                Arrival::Same | Arrival::Moved => record.offset < state.own,
+                Arrival::Lossy => at.offset < state.applied.max(barrier),
+            };
+            settled.fell_back = less && rule!(self, record_falls_back);
         }
         // Of this process's own nothing can be there yet: the last bytes of an earlier one ran before they were killed.
         settled.ahead = state.home == NOWHERE && record.offset > state.applied && rule!(self, record_read_back);
@@ -250,7 +254,7 @@ impl Cluster {
             if position.offset > state.applied || settled.fell_back {
                 (state.applied, state.applied_db) = (position.offset, position.stream_db);
             }
-            state.recorded = true;
+            (state.own, state.recorded) = (settled.record.offset, true);
             if std::mem::take(&mut state.record_due) {
                 self.queue.done(self.copy_end);
             }

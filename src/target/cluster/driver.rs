@@ -30,9 +30,6 @@ use crate::target::nodes::Target;
 use crate::target::wire::{READ_BYTES, Tokens, Wire};
 use crate::target::{Error, connect as named};
 
-/// Bytes taken from the router and not yet applied; beyond, the router waits. A slot on the move holds whole chunks.
-const QUEUED_BYTES_MAX: usize = 32 << 20;
-
 /// How long connecting to a node may take: the others stand still meanwhile.
 const CONNECT_MAX: Duration = Duration::from_secs(3);
 
@@ -448,7 +445,7 @@ impl Driver {
 
     fn take_batches(&mut self, cx: &mut Context<'_>) -> bool {
         let mut taken = false;
-        while !self.ended && self.machine.queued_bytes() < QUEUED_BYTES_MAX {
+        while !self.ended && !self.machine.is_full() {
             match self.batches.poll_recv(cx) {
                 Poll::Ready(Some(batch)) => self.machine.push(batch),
                 Poll::Ready(None) => self.ended = true,

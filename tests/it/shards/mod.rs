@@ -2,6 +2,7 @@
 
 mod failover;
 mod load;
+mod logins;
 mod members;
 mod motion;
 mod replicas;

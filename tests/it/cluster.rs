@@ -232,6 +232,17 @@ impl Cluster {
         });
     }
 
+    /// A living replica of a node, by that node's own word.
+    pub fn replica_of(&self, primary: usize) -> Option<usize> {
+        let text = self.nodes[primary].client().call(&cmd!["CLUSTER", "NODES"]).text();
+        let of_primary = |line: &&str| {
+            let words: Vec<&str> = line.split(' ').collect();
+            words.get(3) == Some(&self.ids[primary].as_str()) && !words.get(2).is_some_and(|flags| flags.contains("fail"))
+        };
+        let id = text.lines().find(of_primary)?.split(' ').next()?;
+        self.ids.iter().position(|of| of == id)
+    }
+
     /// Kills a primary; its replica is told to take over, and all that live agree that it did.
     pub fn kill_and_promote(&mut self, primary: usize, replica: usize) {
         self.nodes[primary].kill();

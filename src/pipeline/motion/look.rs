@@ -66,6 +66,9 @@ impl Motions {
     pub async fn watch(self: Arc<Self>, plan: Arc<Plan>) {
         let mut conns = HashMap::new();
         loop {
+            if let Err(error) = self.tell_lost(&plan).await {
+                tracing::warn!(error = %error, "the target can't be told of slots that it has lost: trying on");
+            }
             let check = self.unchecked.load(Ordering::Relaxed) && lock(&self.awaited).is_empty();
             if !self.is_moving() && !check {
                 self.show(&plan);

@@ -10,7 +10,7 @@ use crate::wait::{HALF_MINUTE, MINUTE, until};
 use std::time::Instant;
 
 /// A slot of the load's keys.
-fn slot_of_tag(tag: usize) -> u16 {
+pub fn slot_of_tag(tag: usize) -> u16 {
     slot_of(format!("{{tag{tag}}}").as_bytes())
 }
 
@@ -31,7 +31,7 @@ fn until_fed(target: &Server, slot: u16, shard: usize) {
 }
 
 /// Waits until the target says of no slot that it moves.
-fn until_at_rest(target: &Server) {
+pub fn until_at_rest(target: &Server) {
     let mut target = target.client();
     until(MINUTE, "no slot in motion", || {
         let states = target.call(&cmd!["HVALS", format!("keyferry:{JOB}:slots")]);
@@ -41,14 +41,14 @@ fn until_at_rest(target: &Server) {
 
 /// How a slot goes to another primary.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Way {
+pub enum Way {
     /// SETSLOT and MIGRATE.
     Keys,
     /// CLUSTER MIGRATESLOTS or CLUSTER MIGRATION IMPORT.
     Atomic,
 }
 
-fn move_slot(cluster: &Cluster, slot: u16, to: usize, way: Way) {
+pub fn move_slot(cluster: &Cluster, slot: u16, to: usize, way: Way) {
     // Some nodes hear late of the move before.
     cluster.until_ok();
     if cluster.owner(slot) == to {

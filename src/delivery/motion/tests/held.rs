@@ -27,11 +27,21 @@ pub struct Parts {
     pub guards: bool,
     /// A process begins at the records of slots in motion as well.
     pub former_records: bool,
+    /// Lanes that give a slot up say which server acknowledged what they wrote.
+    pub left_at: bool,
 }
 
 impl Default for Parts {
     fn default() -> Self {
-        Parts { given_up: true, one_server: true, checked: true, strays: true, guards: true, former_records: true }
+        Parts {
+            given_up: true,
+            one_server: true,
+            checked: true,
+            strays: true,
+            guards: true,
+            former_records: true,
+            left_at: true,
+        }
     }
 }
 
@@ -119,6 +129,9 @@ struct Looking {
     views: Vec<[View; SLOTS]>,
     offsets: Offsets,
 }
+
+/// The id of no server.
+const NO_SERVER: u64 = u64::MAX;
 
 pub struct HeldWorld {
     source: Source,
@@ -238,13 +251,15 @@ impl HeldWorld {
                 let content = &self.nodes[*slot].content;
                 content.shard == shard && content.generation == generation
             };
-            let recorded: Vec<usize> = (0..SLOTS).filter(of).filter(|s| self.parts.former_records || !moving(*s)).collect();
+            let recorded: Vec<usize> =
+                (0..SLOTS).filter(of).filter(|s| self.parts.former_records || !moving(*s)).collect();
             let fed = recorded.iter().any(|slot| !moving(*slot));
             let lowest = recorded.iter().map(|slot| self.nodes[*slot].content.offset).min();
             let old = std::mem::take(&mut self.shards[shard]);
             let node = &self.source.nodes[shard];
             let highest = recorded.iter().map(|slot| self.nodes[*slot].content.offset).max().unwrap_or(0);
-            let forked = node.forks[old.forks.min(node.forks.len())..].iter().any(|f| (*f as u64) * UNIT_BYTES < highest);
+            let forked =
+                node.forks[old.forks.min(node.forks.len())..].iter().any(|f| (*f as u64) * UNIT_BYTES < highest);
             // Nothing tells where a shard stands that feeds no slot.
             let full = !fed || forked;
             let from = match lowest.filter(|_| !full) {
@@ -418,8 +433,14 @@ impl HeldWorld {
                 change => {
                     let passed = offset <= self.shards[shard].passed[slot];
                     let effect = change.effect();
-                    let unit =
-                        Unit { shard: shard as u32, offset: ReplOffset(offset), set: slot, keys: &keys, effect, passed };
+                    let unit = Unit {
+                        shard: shard as u32,
+                        offset: ReplOffset(offset),
+                        set: slot,
+                        keys: &keys,
+                        effect,
+                        passed,
+                    };
                     match self.motion.judge(&unit) {
                         Verdict::Apply => change.clone(),
                         Verdict::Drop | Verdict::Noted { write: None } => continue,
@@ -497,9 +518,12 @@ impl HeldWorld {
     fn let_go(&mut self, shard: usize) {
         let idle = |held: &Held| held.queue.is_empty() && held.flight.is_none() && held.server.is_some();
         let held = &self.shards[shard].held;
-        let gone: Vec<(usize, Ticket)> =
-            held.iter().filter(|(_, held)| idle(held)).filter_map(|(slot, held)| Some((*slot, held.leaving?))).collect();
-        for (slot, ticket) in gone {
+        let leaves = |(slot, held): (&usize, &Held)| Some((*slot, held.leaving?, held.server?));
+        let gone: Vec<(usize, Ticket, u64)> = held.iter().filter(|(_, held)| idle(held)).filter_map(leaves).collect();
+        for (slot, ticket, server) in gone {
+            if *self.servers.entry(slot).or_insert(server) != server && self.parts.left_at {
+                self.servers.insert(slot, NO_SERVER);
+            }
             self.shards[shard].held.remove(&slot);
             self.motion.acknowledged(ticket);
         }
@@ -742,7 +766,7 @@ impl HeldWorld {
                 state.passed[*slot] = held.applied;
             }
             state.guards = (0..SLOTS).flat_map(|slot| self.nodes[slot].content.guards.clone()).collect();
-            state.rewind = Some(lowest);
+            (state.rewind, state.routed) = (Some(lowest), lowest);
             self.motion.rewinds(shard as u32, ReplOffset(lowest));
         }
         self.let_go(shard);

@@ -142,7 +142,8 @@ pub struct HeldWorld {
     shards: Vec<Shard>,
     looking: Option<Looking>,
     servers: BTreeMap<usize, u64>,
-    unchecked: bool,
+    /// The slots that are known to be in motion, while it isn't looked whether others are.
+    unchecked: Option<Vec<usize>>,
     noted_bytes_max: usize,
 }
 
@@ -174,7 +175,7 @@ impl HeldWorld {
             shards: (0..SHARDS).map(|_| Shard::default()).collect(),
             looking: None,
             servers: BTreeMap::new(),
-            unchecked: false,
+            unchecked: None,
             noted_bytes_max,
         };
         world.process().expect("the first process begins");
@@ -240,7 +241,6 @@ impl HeldWorld {
         self.motion = Motion::held_by_feeders();
         self.motion.rules = self.rules;
         self.motion.set_noted_bytes_max(self.noted_bytes_max);
-        self.unchecked = self.parts.checked;
         let states: Vec<State> = self.nodes.iter().map(Node::state).collect();
         let moving = |slot: usize| matches!(states[slot], State::Moving { .. });
         self.servers = (0..SLOTS).filter(|slot| moving(*slot)).map(|slot| (slot, self.nodes[slot].id)).collect();
@@ -306,10 +306,18 @@ impl HeldWorld {
                 self.shards[shard].held.insert(slot, held);
             }
         }
+        self.check_later();
         for shard in lost {
             if shard >= SHARDS { self.doubt_forked(shard - SHARDS) } else { self.full_sync(shard) }
         }
         Ok(())
+    }
+
+    fn check_later(&mut self) {
+        let known = self.motion.in_motion().map(|(slot, ..)| slot).collect();
+        self.unchecked = Some(known).filter(|_| self.parts.checked);
+        // A look that began before doesn't tell.
+        self.looking = None;
     }
 
     /// All keys of these slots are to be copied, which the target is told at once.
@@ -378,6 +386,7 @@ impl HeldWorld {
             passed: [end; SLOTS],
             ..Shard::default()
         };
+        self.check_later();
         // A target that loses this has records of an earlier full sync, which count as none: another begins.
         self.replicate();
     }
@@ -550,11 +559,14 @@ impl HeldWorld {
             let same = looking.views.iter().all(|view| view[slot].owner == first && !view[slot].busy);
             same.then_some(first as u32)
         };
-        self.motion.looked(&looking.look, rest, &looking.offsets);
-        if std::mem::take(&mut self.unchecked) {
-            let odd = |slot: &usize| self.motion.feeder(*slot).is_some_and(|feeder| rest(*slot) != Some(feeder));
+        if let Some(known) = self.unchecked.take() {
+            let odd = |slot: &usize| match self.motion.feeder(*slot) {
+                Some(feeder) => rest(*slot) != Some(feeder),
+                None => !known.contains(slot),
+            };
             self.doubt((0..SLOTS).filter(odd).collect());
         }
+        self.motion.looked(&looking.look, rest, &looking.offsets);
     }
 
     fn work(&mut self, shard: usize) {

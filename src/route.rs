@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use crate::delivery::unit::{Batch, Beside, Chunk, Item, Joint, LaneId, LaneSet, Segment, Task};
+use crate::delivery::unit::{Batch, Beside, Chunk, Hold, Item, Joint, LaneId, LaneSet, Segment, Task};
 use crate::offset::ReplOffset;
+use crate::resp::encode;
 use crate::slot::Slot;
 
 /// Where a command goes: to lanes of a standalone target, or to a slot of a cluster.
@@ -78,6 +79,25 @@ impl UnitBuilder {
             None => task,
         });
         self.lanes = self.lanes.with(place.lanes);
+    }
+
+    /// Its commands and how many they are, to be sent by themselves: they begin and end in database 0. It is emptied.
+    pub fn take_commands(&mut self) -> (Vec<u8>, u32) {
+        let (mut out, mut count, mut db) = (Vec::with_capacity(self.bytes.len()), 0, 0);
+        let mut select = |to: u32, out: &mut Vec<u8>| {
+            if std::mem::replace(&mut db, to) != to {
+                encode::command(out, &[&b"SELECT"[..], to.to_string().as_bytes()]);
+                return 1;
+            }
+            0
+        };
+        for run in &self.runs {
+            count += select(run.db, &mut out) + run.commands;
+            out.extend_from_slice(self.bytes.get(run.start..run.end).unwrap_or_default());
+        }
+        count += select(0, &mut out);
+        self.clear();
+        (out, count)
     }
 
     pub fn is_empty(&self) -> bool {
@@ -267,6 +287,14 @@ impl Router {
             buffer.items.push(Item::Pieces(Arc::new(chunk)));
         }
         unit.clear();
+    }
+
+    /// A slot of a cluster comes to these lanes or leaves them.
+    pub fn hold(&mut self, hold: Hold) {
+        if let Some(buffer) = self.lanes.first_mut() {
+            buffer.close();
+            buffer.items.push(Item::Hold(hold));
+        }
     }
 
     /// The snapshot is complete.

@@ -214,6 +214,7 @@ pub(super) static SUBCOMMAND_ROWS: &[(&str, &[(&str, Spec)])] = &[
     ]),
     ("CLUSTER", &[
         ("SYNCSLOTS", Spec::new("CLUSTER SYNCSLOTS", KeyRule::None, NO, NONE, Shape::Infrastructure).rewrite(discard)),
+        ("SETSLOT", Spec::new("CLUSTER SETSLOT", KeyRule::None, NO, NONE, Shape::Infrastructure).rewrite(discard)),
         ("FLUSHSLOT", Spec::new("CLUSTER FLUSHSLOT", KeyRule::None, NO, NONE, Shape::FlushSlot).removes()),
     ]),
     ("HIMPORT", &[

@@ -9,6 +9,7 @@
 //! servers say of who owns what. A set is a slot, or whatever `S` names: one of all keys has one member.
 
 mod dirty;
+mod holding;
 pub mod kept;
 mod looking;
 mod moving;
@@ -117,6 +118,8 @@ pub struct Motion<S> {
     tickets: u64,
     now_ms: i64,
     noted_bytes_max: usize,
+    /// Lanes hold the sets that they feed, see [`Motion::held_by_feeders`].
+    held: bool,
     /// Sets whose feeder has changed.
     changed: Vec<S>,
     #[cfg(test)]
@@ -135,6 +138,7 @@ impl<S: Copy + Ord + Debug> Default for Motion<S> {
             tickets: 0,
             now_ms: 0,
             noted_bytes_max: NOTED_BYTES_MAX,
+            held: false,
             changed: Vec::new(),
             #[cfg(test)]
             rules: super::rules::MotionRules::default(),
@@ -187,6 +191,7 @@ impl<S: Copy + Ord + Debug> Motion<S> {
         for moving in self.moving.values_mut() {
             moving.fences.remove(&shard);
             moving.writes.remove(&shard);
+            moving.holders.remove(&shard);
             moving.tickets.retain(|_, of| *of != shard);
             if moving.owner() == Some(shard) {
                 moving.start_over();
@@ -211,6 +216,16 @@ impl<S: Copy + Ord + Debug> Motion<S> {
         moving.start_over();
         moving.mark_whole();
         Some(moving.state())
+    }
+
+    /// The target is about to be told of sets in motion beside the streams, or has been: what is done for them meanwhile
+    /// could come before that.
+    pub fn telling(&mut self, sets: &[S], begins: bool) {
+        for set in sets {
+            if let Some(moving) = self.moving.get_mut(set) {
+                moving.telling = if begins { moving.telling + 1 } else { moving.telling.saturating_sub(1) };
+            }
+        }
     }
 
     /// Up to where the shard's units were judged; `None` if it hasn't joined.
@@ -277,6 +292,7 @@ impl<S: Copy + Ord + Debug> Motion<S> {
         let starts = self.starts_for(unit.shard, feed);
         let by = By {
             applied: self.applied.clone(),
+            held: self.held,
             #[cfg(test)]
             rules: self.rules,
         };
@@ -312,6 +328,8 @@ impl<S: Copy + Ord + Debug> Motion<S> {
             let mut moving = Moving::new(self.numbers, self.offsets(), self.now_ms);
             if let Some(feed) = self.fed.remove(&set) {
                 moving.before = Some(feed.state());
+                let held = self.held && self.shards.contains_key(&feed.shard);
+                moving.holders.extend(held.then_some((feed.shard, None)));
                 moving.fences.extend(self.shards.contains_key(&feed.shard).then_some((feed.shard, None)));
             }
             self.changed.push(set);

@@ -7,6 +7,7 @@
 
 mod conn;
 mod found;
+mod hold;
 mod queue;
 pub mod record;
 mod settle;
@@ -27,6 +28,7 @@ use queue::{List, Mark, Queue};
 use record::History;
 
 pub use found::{Found, Position, position};
+pub use hold::GivenUp;
 
 /// A server that is or was attached, by its place.
 pub type NodeId = usize;
@@ -67,6 +69,8 @@ pub enum Event {
 /// What a slot is doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
+    /// It is no slot of this shard's.
+    Foreign,
     /// Nothing is to be sent.
     Resting,
     /// It stands in its connection's list.
@@ -201,6 +205,7 @@ pub struct Cluster {
     replies_unseen: u64,
     distrusted: bool,
     careful: bool,
+    holding: hold::Holding,
     scratch: Vec<u8>,
     #[cfg(test)]
     pub(crate) rules: super::rules::SlotRules,
@@ -215,7 +220,7 @@ impl Cluster {
         let others = Slot::all().filter(|slot| !feeds.contains(*slot));
         others.for_each(|slot| {
             if let Some(state) = slots.get_mut(slot.index()) {
-                state.stage = Stage::Resting
+                state.stage = Stage::Foreign
             }
         });
         Cluster {
@@ -248,6 +253,7 @@ impl Cluster {
             replies_unseen: 0,
             distrusted: false,
             careful: false,
+            holding: hold::Holding::default(),
             scratch: Vec::new(),
             #[cfg(test)]
             rules: super::rules::SlotRules::default(),
@@ -255,25 +261,26 @@ impl Cluster {
     }
 
     /// A target that an earlier process has left, with the position of every slot that is fed. The router starts behind
-    /// the lowest.
+    /// the lowest, or behind `from` if that is lower.
     pub fn resume(
         job_name: &str,
         job: JobState,
         positions: impl IntoIterator<Item = (Slot, Position)>,
+        from: Position,
         lanes: usize,
     ) -> Self {
         let positions: Vec<(Slot, Position)> = positions.into_iter().collect();
         let feeds = positions.iter().map(|(slot, _)| *slot).collect();
         let mut machine = Cluster::new(job_name, job, feeds, lanes);
         machine.following = true;
-        let mut lowest: Option<Mark> = None;
+        let mut lowest: Mark = (from.offset, from.stream_db);
         for (slot, position) in positions {
             let Some(state) = machine.slots.get_mut(slot.index()) else { continue };
             (state.applied, state.applied_db, state.recorded) = (position.offset, position.stream_db, true);
             let mark = (position.offset, position.stream_db);
-            lowest = Some(lowest.map_or(mark, |lowest| lowest.min(mark)));
+            lowest = lowest.min(mark);
         }
-        machine.level = lowest.unwrap_or_default();
+        machine.level = lowest;
         machine.acked = Some(machine.level);
         machine.recorded = Some(machine.level.0);
         machine
@@ -320,6 +327,10 @@ impl Cluster {
                         return;
                     }
                     self.end_copy(mark);
+                }
+                Pending::Item(Item::Hold(hold)) => {
+                    let hold = *hold;
+                    self.hold_or_give_up(hold);
                 }
                 Pending::Item(Item::Joint(joint)) => {
                     let joint = Arc::clone(joint);
@@ -379,7 +390,7 @@ impl Cluster {
         let mut from = 0;
         while let Some(segment) = chunk.segments.get(from) {
             let state = self.slots.get_mut(usize::from(segment.slot));
-            if let Some(state) = state.filter(|s| segment.commands > 0 && (pieces || segment.offset > s.applied)) {
+            if let Some(state) = state.filter(|s| segment.commands > 0 && takes(s, segment.offset, pieces)) {
                 self.queue.append(&mut state.list, from);
                 if state.stage == Stage::Resting {
                     self.rouse(segment.slot);
@@ -434,6 +445,7 @@ impl Cluster {
         if let Some(mark) = self.queue.reached() {
             self.acked = Some(mark);
         }
+        self.recorded_without_slots();
     }
 
     /// What must be done now in the whole target, with nothing in flight; [`Cluster::task_done`] says that it was. It
@@ -480,7 +492,7 @@ impl Cluster {
         let pending = self.pending.iter().map(|pending| match pending {
             Pending::Item(Item::Copy(chunk) | Item::Pieces(chunk) | Item::Units(chunk)) => chunk.bytes.len(),
             Pending::Item(Item::Joint(joint)) => joint.chunk.bytes.len(),
-            Pending::Item(Item::CopyEnd { .. }) | Pending::Mark(_) => 0,
+            Pending::Item(Item::CopyEnd { .. } | Item::Hold(_)) | Pending::Mark(_) => 0,
         });
         pending.sum::<usize>() + self.queue.bytes() + self.copy_bytes
     }
@@ -569,4 +581,9 @@ impl Cluster {
     pub fn feeds(&self) -> &Slots {
         &self.feeds
     }
+}
+
+/// Whether a slot is to have a unit that ends at `offset`.
+fn takes(state: &State, offset: ReplOffset, pieces: bool) -> bool {
+    state.stage != Stage::Foreign && (pieces || offset > state.applied)
 }

@@ -148,6 +148,7 @@ impl Lane {
             }
             Item::Joint(joint) => Some(joint.offset()),
             Item::CopyEnd { offset, .. } => Some(*offset),
+            Item::Hold(_) => None,
         }
     }
 }
@@ -245,6 +246,8 @@ impl Standalone {
                 }
                 return;
             }
+            // Lanes hold no slots.
+            Item::Hold(_) => return,
             item => item,
         };
         state.joints += usize::from(matches!(item, Item::Joint(_)));
@@ -601,7 +604,7 @@ impl Standalone {
         }
         let state = self.lanes.get_mut(lane)?;
         match state.queue.front()? {
-            Item::Copy(_) => None,
+            Item::Copy(_) | Item::Hold(_) => None,
             Item::CopyEnd { offset, stream_db } => {
                 state.applied = *offset;
                 state.applied_db = *stream_db;

@@ -181,6 +181,15 @@ impl Joint {
     }
 }
 
+/// A slot that comes to a shard's lanes, or leaves them, since it has moved on the source.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Hold {
+    /// Its record says that it stands here.
+    Take { slot: Slot, offset: ReplOffset, stream_db: u32 },
+    /// Nothing of it is to be written any more; the ticket says when that is so.
+    GiveUp { slot: Slot, ticket: Ticket },
+}
+
 /// What a lane's queue holds, in the order of the stream.
 #[derive(Debug, Clone)]
 pub enum Item {
@@ -194,6 +203,8 @@ pub enum Item {
     Units(Arc<Chunk>),
     /// A unit that this lane shares; each lane of it has the same item.
     Joint(Arc<Joint>),
+    /// Which slots the lanes of a cluster hold from here on.
+    Hold(Hold),
 }
 
 /// What the decode thread hands over at a time.

@@ -209,6 +209,12 @@ impl CopyKeys {
         }
     }
 
+    /// These keys were copied, and stand further ahead than the stream.
+    pub fn stand(&mut self, copied: Vec<(Name, ReplOffset)>) {
+        self.until = copied.iter().map(|(_, at)| *at).fold(self.until, ReplOffset::max);
+        self.guards.keys.extend(copied);
+    }
+
     /// Lists the keys that the source holds of a slot.
     ///
     /// # Errors

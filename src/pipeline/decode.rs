@@ -10,6 +10,7 @@ use super::copy_keys::{CopyError, CopyKeys};
 use super::feed::Feed;
 use super::learn::{AskError, Learner};
 use super::motion::Motions;
+use super::past::PastLanes;
 use super::prepare::SourcesOf;
 use super::shard::{Leader, OwnedSlots};
 use super::value::{self, ValueWriter};
@@ -176,6 +177,8 @@ pub struct Parts {
     /// What the target holds when an earlier process was there before.
     pub standing: Standing,
     pub learner: Learner,
+    /// What is written to slots in motion where the target is a cluster.
+    pub past: Option<PastLanes>,
 }
 
 impl Parts {

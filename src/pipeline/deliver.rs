@@ -15,13 +15,14 @@ use super::shard::ShardPlan;
 use crate::commands::{self, SmallKeys};
 use crate::config::words::OnError;
 use crate::delivery::guard::Standing;
-use crate::delivery::motion::Ticket;
+use crate::delivery::motion::{State, Ticket};
 use crate::delivery::record::{self, JobState};
+use crate::delivery::slots::{GivenUp, Position};
 use crate::delivery::unit::{Batch, Task};
 use crate::delivery::{Cluster, Standalone};
 use crate::offset::{ReplId, ReplOffset};
 use crate::resp::command::{Parsed, Parser};
-use crate::slot::Slots;
+use crate::slot::{Slot, Slots};
 use crate::source::Ack;
 use crate::status::{Phase, Shard, Status};
 use crate::target::checkpoint::{Following, Places};
@@ -69,6 +70,8 @@ impl Delivery {
             empty_first,
             progress: Box::new(Arc::clone(&progress)),
         };
+        let stream_db = following.map_or(0, Following::stream_db);
+        let from = Position { offset: progress.feed.offset, stream_db };
         let careful = !plan.caps.valkey && plan.caps.version < SURE_MULTI;
         let at = following.map(|following| &following.at);
         let driver = match &plan.target {
@@ -85,9 +88,11 @@ impl Delivery {
                 let (name, lanes) = (&plan.job.name, plan.lanes);
                 let mut machine = match at {
                     Some(Places::Slots { positions, .. }) => {
-                        Cluster::resume(name, job.clone(), positions.iter().copied(), lanes)
+                        let feeds = |(slot, _): &(Slot, Position)| progress.feeds(*slot);
+                        let positions: Vec<_> = positions.iter().copied().filter(feeds).collect();
+                        Cluster::resume(name, job.clone(), positions, from, lanes)
                     }
-                    _ => Cluster::new(name, job.clone(), feeds(shard), lanes),
+                    _ => Cluster::new(name, job.clone(), progress.fed().unwrap_or_else(|| feeds(shard)), lanes),
                 };
                 machine.set_careful(careful);
                 let target = (plan.target.clone(), cluster.clone());
@@ -123,6 +128,15 @@ pub struct Progress {
 }
 
 impl Progress {
+    /// The slots whose units are applied as they come, where some aren't.
+    fn fed(&self) -> Option<Slots> {
+        self.motions.as_ref().map(|(motions, shard)| motions.fed(*shard))
+    }
+
+    fn feeds(&self, slot: Slot) -> bool {
+        self.motions.as_ref().is_none_or(|(motions, shard)| motions.feeds(*shard, slot))
+    }
+
     /// The target's records are as safe up to `offset` as they get: the journal before that may go, but for what slots in
     /// motion may need again.
     fn cover(&self, offset: ReplOffset) {
@@ -199,6 +213,23 @@ impl driver::Progress for Arc<Progress> {
     fn connected(&self, run_id: &str, states: &[(Vec<u8>, Vec<u8>)], rewinds: Option<ReplOffset>) {
         if let Some((motions, shard)) = &self.motions {
             motions.connected(*shard, run_id, states, rewinds);
+        }
+    }
+
+    fn is_given_up(&self, what: GivenUp) {
+        if let Some((motions, _)) = &self.motions {
+            what.server.into_iter().for_each(|server| motions.is_left_at(what.slot, server));
+            motions.with(|machine| machine.acknowledged(what.ticket));
+        }
+    }
+
+    fn is_stray(&self, slot: Slot, says: Option<&State>) -> bool {
+        self.motions.as_ref().is_some_and(|(motions, shard)| motions.is_stray(*shard, slot, says))
+    }
+
+    fn are_lost(&self, slots: Vec<Slot>) {
+        if let Some((motions, _)) = &self.motions {
+            motions.are_lost(slots);
         }
     }
 

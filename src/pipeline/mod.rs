@@ -16,6 +16,7 @@ mod finish;
 mod learn;
 mod members;
 mod motion;
+mod past;
 mod prepare;
 mod receive;
 mod session;

@@ -213,7 +213,7 @@ async fn begin(
             checkpoint: checkpoint.unwrap_or(Checkpoint::None),
         });
     }
-    if let Some(watched) = watched.as_ref().filter(|_| !plan.target.is_cluster()) {
+    if let Some(watched) = &watched {
         plan.motions = Some(Motions::begin(&plan, watched.cluster.clone(), &starts).await?);
     }
     Ok(Prepared { plan: Arc::new(plan), starts, watched })

@@ -15,6 +15,7 @@ use super::decode::{self, Parts, Snapshot};
 use super::deliver::{Delivery, Progress};
 use super::feed::Feed;
 use super::learn::Learner;
+use super::past::PastLanes;
 use super::prepare::{Plan, retrying};
 use super::receive::{self, Joined, Receive, Resume};
 use super::shard::ShardPlan;
@@ -31,6 +32,7 @@ use crate::source::{self, Ack};
 use crate::status::Phase;
 use crate::target;
 use crate::target::checkpoint::Following;
+use crate::target::cluster::past::Past;
 
 /// Batches between the decode thread and the lanes.
 const BATCHES_MAX: usize = 16;
@@ -190,6 +192,9 @@ async fn ground(
         if before != joined.replid {
             motions.forked(plan, &shard.identity, shard.number).await?;
         }
+        if let Some(following) = &following {
+            motions.doubt_unrecorded(plan, &shard.identity, shard.number, following).await?;
+        }
     }
     let lanes = following.as_ref().and_then(|f| f.lanes()).unwrap_or(plan.lanes);
     tracing::info!(
@@ -261,7 +266,8 @@ fn start(plan: &Plan, shard: &ShardPlan, ground: Ground) -> Result<Running, Erro
     let standing = following.map(|f| f.standing()).unwrap_or_default();
     let asking = Asking::new(tokio::runtime::Handle::current(), Arc::clone(&feed));
     let ended = Arc::clone(&feed);
-    let parts = parts(plan, shard, feed, (ack, batches), (job.lanes, standing, leftovers), asking);
+    let parts =
+        parts(plan, shard, feed, (ack, batches), (job.lanes, standing, leftovers), (job.shard, job.generation), asking);
     let name = format!("decode {}", shard.number);
     let thread = std::thread::Builder::new().name(name).spawn(move || {
         // Nobody listens any more when the session ended otherwise.
@@ -287,9 +293,11 @@ fn parts(
     feed: Arc<Feed>,
     (ack, batches): (Arc<Ack>, mpsc::Sender<Batch>),
     (lanes, standing, leftovers): (usize, Standing, decode::Leftovers),
+    of: (u32, u64),
     asking: Asking,
 ) -> Parts {
     let side = shard.origin().side();
+    let past = plan.motions.as_ref().and_then(|_| Past::new(&plan.target, &shard.identity));
     Parts {
         feed,
         scope: Arc::clone(&plan.scope),
@@ -312,6 +320,7 @@ fn parts(
         number: shard.number,
         leads: (shard.leader.clone(), shard.number),
         standing,
+        past: past.map(|past| PastLanes::new(past, asking.clone(), Arc::clone(&plan.status), &plan.job.name, of)),
         learner: Learner::new(plan.target.clone(), asking),
     }
 }

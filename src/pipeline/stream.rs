@@ -2,6 +2,7 @@
 
 mod copies;
 mod motion;
+mod past;
 mod slots;
 
 use std::collections::BTreeSet;
@@ -142,6 +143,7 @@ impl<'a> Stream<'a> {
             motions.with(|machine| machine.rewound(shard, offset));
         }
         self.stand(rewind.standing);
+        self.take_again();
     }
 
     /// Follows until the journal ends.

@@ -40,6 +40,14 @@ impl Slots {
         self.add(slot..=slot);
     }
 
+    pub fn remove(&mut self, slot: Slot) {
+        let at = self.ranges.partition_point(|(_, end)| *end < slot.0);
+        let Some((first, last)) = self.ranges.get(at).copied().filter(|(first, _)| *first <= slot.0) else { return };
+        let before = (first < slot.0).then(|| (first, slot.0 - 1));
+        let behind = (slot.0 < last).then(|| (slot.0 + 1, last));
+        self.ranges.splice(at..=at, before.into_iter().chain(behind));
+    }
+
     pub fn contains(&self, slot: Slot) -> bool {
         let at = self.ranges.partition_point(|(_, end)| *end < slot.0);
         self.ranges.get(at).is_some_and(|(start, _)| *start <= slot.0)
@@ -73,10 +81,16 @@ impl Slots {
     }
 }
 
+impl Extend<Slot> for Slots {
+    fn extend<I: IntoIterator<Item = Slot>>(&mut self, slots: I) {
+        slots.into_iter().for_each(|slot| self.insert(slot));
+    }
+}
+
 impl FromIterator<Slot> for Slots {
     fn from_iter<I: IntoIterator<Item = Slot>>(slots: I) -> Self {
         let mut set = Slots::default();
-        slots.into_iter().for_each(|slot| set.insert(slot));
+        set.extend(slots);
         set
     }
 }

@@ -334,6 +334,8 @@ fn hundred_thousand_keys_under_random_kills_end_exact() {
         let server = Server::start(name);
         fill(&server, 100_000);
         let late = snapshot(&server);
+        // Before the kills begin, which would take the connection that it makes, too.
+        let job = Job { bytes_max: 1 << 20, ..Job::at(server.port) };
         let stop = std::sync::atomic::AtomicBool::new(false);
         std::thread::scope(|scope| {
             scope.spawn(|| {
@@ -343,7 +345,6 @@ fn hundred_thousand_keys_under_random_kills_end_exact() {
                     std::thread::sleep(Duration::from_millis(fastrand::u64(1..150)));
                 }
             });
-            let job = Job { bytes_max: 1 << 20, ..Job::at(server.port) };
             let started = Instant::now();
             let (mut attempt, mut failed) = (0, 0);
             while started.elapsed() < Duration::from_secs(6) {

@@ -209,6 +209,7 @@ v9.1 | VADD k VALUES 1 1 m | [copy]
 8.10 | REPLCONF GETACK * | [drop]
 8.10 | OPINFO x | [drop]
 8.10 | CLUSTER SYNCSLOTS FINISH | [drop]
+8.10 | CLUSTER SETSLOT 5 NODE x | [drop]
 8.10 | TRIMSLOTS RANGES 1 0 5 | [drop]";
 
 fn target(word: &str) -> TargetCaps {

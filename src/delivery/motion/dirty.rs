@@ -76,6 +76,12 @@ impl Dirty {
         }
     }
 
+    /// The copied keys that stand behind an offset.
+    pub fn copies_behind(&self, offset: ReplOffset) -> Vec<(Name, ReplOffset)> {
+        let behind = self.copied.iter().filter(|(_, at)| **at > offset);
+        behind.map(|(name, at)| (name.clone(), *at)).collect()
+    }
+
     /// No copy is to be relied on: all are made again.
     pub fn doubt(&mut self) {
         self.waiting.append(&mut self.taken);

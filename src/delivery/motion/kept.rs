@@ -39,6 +39,11 @@ pub fn encode_first(ranges: impl Iterator<Item = (RangeInclusive<Slot>, Shard)>)
 }
 
 impl Kept {
+    /// The states of all slots that are known.
+    pub fn of(states: BTreeMap<Slot, State>) -> Kept {
+        Kept { states, ..Kept::default() }
+    }
+
     /// Reads the hash's fields; those that say nothing are left out.
     pub fn read<'a>(fields: impl Iterator<Item = (&'a [u8], &'a [u8])>) -> Kept {
         let mut kept = Kept::default();

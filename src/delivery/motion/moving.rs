@@ -43,6 +43,8 @@ pub enum Whole {
 pub struct By {
     /// Up to where each shard's lanes have acknowledged.
     pub applied: Offsets,
+    /// Nobody's lanes take units of a set in motion.
+    pub held: bool,
     #[cfg(test)]
     pub rules: MotionRules,
 }
@@ -68,8 +70,12 @@ pub struct Moving {
     /// Shards that may have applied units of the set shortly before they saw that it moves: up to where, once they have
     /// said so.
     pub fences: BTreeMap<Shard, Option<ReplOffset>>,
+    /// Shards whose lanes hold the set, and what stands for their giving it up, once they were told to.
+    pub holders: BTreeMap<Shard, Option<Ticket>>,
     /// What lanes have been given of it and haven't acknowledged.
     pub tickets: BTreeMap<Ticket, Shard>,
+    /// How often the target is being told beside the streams what is thought of the set: nothing is done for it meanwhile.
+    pub telling: u32,
     pub since_ms: i64,
 }
 
@@ -87,7 +93,9 @@ impl Moving {
             writes: Offsets::new(),
             outdated: false,
             fences: BTreeMap::new(),
+            holders: BTreeMap::new(),
             tickets: BTreeMap::new(),
+            telling: 0,
             since_ms,
         }
     }
@@ -220,6 +228,7 @@ impl Moving {
             }
         }
         match (covered, free) {
+            (0, _) if by.held => Ruling::Note,
             (0, _) => Ruling::Apply,
             (_, 0) => Ruling::Covered,
             // The copies have the unit's effect, the other keys don't: one can't be told from the other's result.
@@ -256,7 +265,7 @@ impl Moving {
         let passed = |(shard, until): (&Shard, &Option<ReplOffset>)| {
             Some(*shard) == but || until.is_some_and(|until| applied.get(shard) >= Some(&until))
         };
-        self.fences.iter().all(passed) && self.tickets.values().all(|of| Some(*of) == but)
+        self.holders.is_empty() && self.fences.iter().all(passed) && self.tickets.values().all(|of| Some(*of) == but)
     }
 
     /// The lanes of `shard` have dropped what was on its way, and its units come again from `offset` on.
@@ -264,6 +273,7 @@ impl Moving {
         self.begins_at(shard, offset);
         self.writes.remove(&shard);
         self.stored = false;
+        self.holders.entry(shard).and_modify(|ticket| *ticket = None);
         self.tickets.retain(|_, of| *of != shard);
         match &mut self.stage {
             Stage::Switching { owner, until, .. } if *owner != shard => {

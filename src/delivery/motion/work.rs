@@ -44,7 +44,7 @@ impl<S: Copy + Ord + Debug> Motion<S> {
     fn work_of(&mut self, shard: Shard, set: S, keys_max: usize) -> Option<Work<S>> {
         let moving = self.moving.get_mut(&set)?;
         let Stage::Copying { owner, until } = &moving.stage else { return None };
-        if *owner != shard {
+        if *owner != shard || moving.telling > 0 {
             return None;
         }
         let until = until.clone();
@@ -78,17 +78,18 @@ impl<S: Copy + Ord + Debug> Motion<S> {
             Whole::Listed(at) => at.max(moving.dirty.until()),
             Whole::No => moving.dirty.until(),
         };
-        let copied = from >= copied || !rule!(self, switch_behind_copies);
+        // Lanes that hold what they feed are told where each copy stands.
+        let copied = from >= copied || self.held || !rule!(self, switch_behind_copies);
         let reached = |shard: &Shard| until.get(shard).is_none_or(|until| self.applied.get(shard) >= Some(until));
         let all = moving.is_acknowledged(&self.applied) && self.shards.keys().all(reached);
         let all = all || !rule!(self, switch_behind_all);
         let target = self.shards.get(&owner)?.target;
         let one = self.shards.values().all(|known| known.target == target && !known.rewinding);
-        let one = one || !rule!(self, switch_on_one_target);
+        let one = one || self.held || !rule!(self, switch_on_one_target);
         (copied && all && one).then_some(from)
     }
 
-    fn ticket(&mut self) -> Ticket {
+    pub(super) fn ticket(&mut self) -> Ticket {
         self.tickets += 1;
         Ticket(self.tickets)
     }
@@ -139,6 +140,7 @@ impl<S: Copy + Ord + Debug> Motion<S> {
         let mut switched = None;
         for (set, moving) in &mut self.moving {
             moving.tickets.remove(&ticket);
+            moving.holders.retain(|_, of| *of != Some(ticket));
             if matches!(&moving.stage, Stage::Switching { ticket: of, .. } if *of == ticket) {
                 switched = Some(*set);
             }

@@ -18,6 +18,8 @@ pub struct Found {
     pub floors: Vec<Floor>,
     /// Slots that the node gives away or takes just now, key by key.
     pub moving: Slots,
+    /// Slots of `records` that aren't what the shard had made of them.
+    pub strays: Slots,
 }
 
 /// Where a slot stands: it has every unit up to there.
@@ -33,7 +35,7 @@ impl Found {
     pub fn new(node: NodeId, owned: Slots, records: Vec<(Slot, Option<SlotRecord>)>, floors: Vec<Floor>) -> Self {
         let whole = |floor: &Floor| floor.slots.iter().all(|slot| owned.contains(slot));
         let floors = floors.into_iter().filter(whole).collect();
-        Found { node, owned, records, floors, moving: Slots::default() }
+        Found { node, owned, records, floors, ..Found::default() }
     }
 
     /// The highest floor here that names a slot, of a full sync and a shard; with a `home`, of those written there.

@@ -53,6 +53,16 @@ pub fn guards_key(job: &str, slot: Slot) -> Vec<u8> {
     format!("keyferry:{job}:{{{}}}:guards", tag(slot)).into_bytes()
 }
 
+/// What is said of a slot that has moved on the source (see `delivery::motion`).
+pub fn state_key(job: &str, slot: Slot) -> Vec<u8> {
+    format!("keyferry:{job}:{{{}}}:state", tag(slot)).into_bytes()
+}
+
+/// It is there when a process that finds the slot in motion is to copy all its keys, whatever the state says.
+pub fn whole_key(job: &str, slot: Slot) -> Vec<u8> {
+    format!("keyferry:{job}:{{{}}}:whole", tag(slot)).into_bytes()
+}
+
 /// Writes records under a job's keys.
 #[derive(Debug)]
 pub(super) struct Names {

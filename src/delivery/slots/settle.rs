@@ -108,9 +108,10 @@ impl Cluster {
     /// # Errors
     /// When a record is gone, what was acknowledged in the copy may be, or keys may have been lost on a move.
     pub fn settle(&mut self, found: &[Found]) -> Result<Reread, Lost> {
+        self.drop_strays(found);
         let mut settled = Vec::new();
         for here in found {
-            for (slot, record) in &here.records {
+            for (slot, record) in here.records.iter().filter(|(slot, _)| self.feeds.contains(*slot)) {
                 settled.push(self.look(found, here, *slot, record.as_ref())?);
             }
         }

@@ -1,10 +1,11 @@
 //! Slots that move between the shards of a source, as all threads and tasks of a job share what is known of them.
 
 mod look;
+mod told;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{Hash, Hasher};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -30,7 +31,7 @@ const SWITCH_WAIT: Duration = Duration::from_millis(5);
 /// What stands in the table of feeders for a slot that nobody feeds.
 const NOBODY: u32 = u32::MAX;
 
-/// The slots of a cluster source, for a standalone target.
+/// The slots of a cluster source.
 pub struct Motions {
     job: String,
     machine: Mutex<Motion<Slot>>,
@@ -45,8 +46,14 @@ pub struct Motions {
     /// Shards that haven't joined their streams since the start.
     awaited: Mutex<BTreeSet<Shard>>,
     /// A shard is copied: once all streams are joined it must be looked whether slots moved meanwhile.
-    unchecked: AtomicBool,
+    unchecked: Mutex<Option<Unchecked>>,
     cluster: Cluster,
+    /// The target is a cluster: slots in motion are nobody's there, and are written past the lanes.
+    past_lanes: bool,
+    /// The server of the target that has all that was acknowledged of a slot in motion.
+    servers: Mutex<BTreeMap<Slot, String>>,
+    /// Slots that the target has lost, which it hasn't been told.
+    lost: Mutex<Vec<Slot>>,
 }
 
 impl Motions {
@@ -55,21 +62,21 @@ impl Motions {
     /// # Errors
     /// When the target can't be asked or written.
     pub async fn begin(plan: &Plan, cluster: Cluster, starts: &[Start]) -> Result<Arc<Motions>, Error> {
-        let server = plan.target.standalone()?;
-        let read = async || Ok(states::read(server, &plan.job.name).await?);
-        let mut kept = retrying(&plan.status, "target", plan.job.retry_for, read).await?;
+        let read = async || Ok(states::read(&plan.target, &plan.job.name).await?);
+        let (mut kept, servers) = retrying(&plan.status, "target", plan.job.retry_for, read).await?;
+        let past_lanes = plan.target.is_cluster();
         let following = |start: &Start| match &start.checkpoint {
             Checkpoint::Following(following) if !plan.job.restart => Some(following.clone()),
             _ => None,
         };
         let anew = starts.iter().all(|start| following(start).is_none());
-        if anew || kept.is_empty() {
+        if anew || kept.is_empty() && !past_lanes {
             let ranges = |start: &Start| {
                 let slots = start.slots.as_ref().map(|slots| slots.now()).unwrap_or_default();
                 slots.ranges().map(|range| (range, start.number)).collect::<Vec<_>>()
             };
             let text = kept::encode_first(starts.iter().flat_map(ranges));
-            let write = async || Ok(states::write_first(server, &plan.identity, &text).await?);
+            let write = async || Ok(states::write_first(&plan.target, &plan.identity, &text).await?);
             retrying(&plan.status, "target", plan.job.retry_for, write).await?;
             kept = Kept::read([(kept::FIRST, text.as_bytes())].into_iter());
         }
@@ -82,15 +89,20 @@ impl Motions {
         let unused = kept.whole || starts.iter().any(other_db);
         let motions = Motions {
             job: plan.job.name.clone(),
-            machine: Mutex::default(),
+            machine: Mutex::new(if past_lanes { Motion::held_by_feeders() } else { Motion::default() }),
             feeders: Slot::all().map(|_| AtomicU32::new(NOBODY)).collect(),
             moving: watch::Sender::new(0),
             moving_now: AtomicUsize::new(0),
             wanted: Notify::new(),
             origins: Mutex::default(),
             awaited: Mutex::new(places.keys().copied().collect()),
-            unchecked: AtomicBool::new(places.values().any(|place| place.is_none())),
+            // Nodes of a cluster fall back apart from each other: one that has lost a slot's state while nobody looked
+            // doesn't lose the records that have passed it.
+            unchecked: Mutex::default(),
             cluster,
+            past_lanes,
+            servers: Mutex::new(servers),
+            lost: Mutex::default(),
         };
         motions.with(|machine| {
             for (shard, place) in &places {
@@ -102,6 +114,9 @@ impl Motions {
                 moving.into_iter().for_each(|slot| _ = machine.doubt(slot));
             }
         });
+        if past_lanes || places.values().any(Option::is_none) {
+            motions.is_to_be_checked();
+        }
         Ok(Arc::new(motions))
     }
 
@@ -188,12 +203,14 @@ impl Motions {
             }
             machine.rewinds(shard, at);
             machine.rewound(shard, at);
-            machine.feed_anew(shard, at)
+            // The records of a cluster's slots say from where on.
+            machine.feed_anew(shard, if self.past_lanes { ReplOffset(0) } else { at })
         });
         if !anew.is_empty() {
             self.tell(plan, id, &anew, false).await?;
         }
         self.doubt(plan, id, self.doubtful(shard, &self.seen_owners())).await?;
+        self.is_to_be_checked();
         self.has_begun(shard);
         Ok(())
     }
@@ -205,6 +222,12 @@ impl Motions {
                 machine.rewinds(shard, at);
             }
         });
+    }
+
+    /// Streams begin that haven't told of what went before. What is known to be in motion is told of otherwise.
+    fn is_to_be_checked(&self) {
+        let moved_before = self.with(|machine| machine.in_motion().map(|(slot, ..)| slot).collect());
+        *lock(&self.unchecked) = Some(Unchecked { moved_before });
     }
 
     fn has_begun(&self, shard: Shard) {
@@ -259,10 +282,13 @@ impl Motions {
     /// Has all keys of these slots copied.
     async fn doubt(&self, plan: &Plan, id: &Identity, mut slots: Vec<Slot>) -> Result<(), Error> {
         let mut states: Vec<(Slot, State)> = Vec::new();
+        let mut telling = Telling(Vec::new(), self);
         loop {
             self.with(|machine| {
                 slots.retain(|slot| match machine.doubt(*slot) {
                     Some(state) => {
+                        machine.telling(&[*slot], true);
+                        telling.0.push(*slot);
                         states.push((*slot, state));
                         false
                     }
@@ -279,12 +305,6 @@ impl Motions {
         }
         tracing::info!(slots = states.len(), "all keys of slots are copied: their streams may not have told of all");
         self.tell(plan, id, &states, true).await
-    }
-
-    async fn tell(&self, plan: &Plan, id: &Identity, states: &[(Slot, State)], doubts: bool) -> Result<(), Error> {
-        let server = plan.target.standalone()?;
-        let write = async || Ok(states::write(server, id, states, doubts).await?);
-        retrying(&plan.status, "target", plan.job.retry_for, write).await
     }
 
     /// A shard's lanes were connected anew, and the target has these fields.
@@ -307,6 +327,21 @@ impl Motions {
                 "the target has lost what it knew of slots: all their keys are copied"
             );
         }
+    }
+}
+
+/// What is to be looked at anew: all slots but those that were known to be in motion.
+#[derive(Debug)]
+struct Unchecked {
+    moved_before: BTreeSet<Slot>,
+}
+
+/// Slots that the target is being told of.
+struct Telling<'a>(Vec<Slot>, &'a Motions);
+
+impl Drop for Telling<'_> {
+    fn drop(&mut self) {
+        self.1.with(|machine| machine.telling(&self.0, false));
     }
 }
 

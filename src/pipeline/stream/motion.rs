@@ -106,7 +106,7 @@ impl Stream<'_> {
                 Verdict::Apply => return Ok(true),
                 Verdict::Drop => return Ok(false),
                 Verdict::Noted { write } => {
-                    write.iter().for_each(|state| self.write_state(slot, state));
+                    write.iter().try_for_each(|state| self.tell_state(motions, slot, state))?;
                     return Ok(false);
                 }
                 Verdict::Wait => {
@@ -128,6 +128,15 @@ impl Stream<'_> {
         self.judge(&motions, slot, &names, Effect::Writes).map(|_| ())
     }
 
+    /// Says that a slot moves, before any record passes the unit at hand.
+    fn tell_state(&mut self, motions: &Motions, slot: Slot, state: &State) -> Result<(), Error> {
+        if motions.is_past_lanes() {
+            return self.tell_past_lanes(motions, slot, state, false);
+        }
+        self.write_state(slot, state);
+        Ok(())
+    }
+
     fn write_state(&mut self, slot: Slot, state: &State) {
         let place = self.parts.router.place(self.parts.router.lane_of_slot(slot));
         let (key, text) = (hash_key(&self.parts.job), state.encode());
@@ -145,6 +154,7 @@ impl Stream<'_> {
         if self.in_transaction {
             return Ok(());
         }
+        self.give_up_moving(&motions);
         let mut lists = Vec::new();
         for _ in 0..WORK_MAX {
             if !motions.is_moving() {
@@ -153,6 +163,9 @@ impl Stream<'_> {
             match motions.with(|machine| machine.work(shard, KEYS_MAX)) {
                 Some(Work::List(part)) => lists.push(part),
                 Some(Work::Copy(part, keys)) => self.copy_moved(&motions, part, &keys)?,
+                Some(Work::Switch { set, state, ticket }) if motions.is_past_lanes() => {
+                    self.switch_past_lanes(&motions, (set, state), ticket)?;
+                }
                 Some(Work::Switch { set, state, ticket }) => {
                     self.write_state(set, &state);
                     self.give_beside(set, ticket, true);
@@ -182,12 +195,19 @@ impl Stream<'_> {
             return Ok(());
         };
         let Some(ticket) = motions.with(|machine| machine.copied(part, names, at)) else { return Ok(()) };
+        // The builder is empty but for what belongs to the next unit of the stream.
+        let before = std::mem::take(&mut self.unit);
         for ((db, key), found) in names.iter().zip(&found) {
             if !self.is_kept(&CopyKey { db: *db, key: key.clone() }) {
                 self.put(*db, key, found)?;
             }
         }
-        self.give_beside(part.set, ticket, false);
+        if motions.is_past_lanes() {
+            self.write_past_lanes(motions, part.set, ticket)?;
+        } else {
+            self.give_beside(part.set, ticket, false);
+        }
+        self.unit = before;
         Ok(())
     }
 
@@ -216,7 +236,7 @@ impl Stream<'_> {
             listed.insert(*slot, self.parts.copy_keys.list_slot(*slot)?);
         }
         // Keys of the target go by the source databases that may have written them.
-        for (db, key) in self.parts.learner.keys_of_slots(slots)? {
+        for (db, key) in self.keys_of_slots(slots)? {
             let sources = (self.parts.sources_of)(db);
             if let Some((keys, _)) = listed.get_mut(&Slot::of(&key)) {
                 keys.extend(sources.into_iter().map(|db| (db, key.clone())));

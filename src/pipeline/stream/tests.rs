@@ -58,6 +58,7 @@ fn parts(batches: mpsc::Sender<Batch>, runtime: &tokio::runtime::Runtime) -> Par
         leads: (Leader::default(), 0),
         standing: Standing::default(),
         learner: Learner::new(Target::Standalone(nowhere(Side::Target)), asking),
+        past: None,
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! One task drives them all. A node that breaks is connected again by itself; the others go on.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Interval, MissedTickBehavior, Sleep, interval, sleep, timeout};
 
 use super::connect;
-use super::records::{self, read_floors, read_records};
+use super::records::{self, read_floors, read_records, read_states};
 use super::tasks::Work;
 use crate::clock::now_ms;
 use crate::delivery::guard::Standing;
@@ -250,12 +250,20 @@ impl Driver {
         // Only now is what the records say what these servers have.
         let servers = self.links.iter().map(|link| link.run_id.clone()).collect();
         self.plan.progress.servers(servers);
+        if failed.is_none() {
+            self.machine.set_fenced();
+        }
         Ok(failed)
     }
 
     async fn settle_machine(&mut self, found: &[Found]) -> Result<(), Error> {
         let before = self.machine.replies_unseen();
-        let reread = self.machine.settle(found).map_err(|lost| self.lost(lost))?;
+        let reread = self.machine.settle(found).map_err(|lost| self.lost(lost));
+        let strays = self.machine.take_strays();
+        if !strays.is_empty() {
+            self.plan.progress.are_lost(strays);
+        }
+        let reread = reread?;
         self.plan.status.replies_unseen.add(self.machine.replies_unseen() - before);
         let Reread::Rewind { offset, stream_db, epoch } = reread else { return Ok(()) };
         self.plan.status.error("target's records moved");
@@ -307,11 +315,17 @@ impl Driver {
         // On a connection of its own: others' answers may be on their way.
         let mut conn = self.cluster.server(primary.address.clone()).connect().await?;
         let records = read_records(&mut conn, &job, &wanted).await?;
+        let mut strays = Slots::default();
+        if self.plan.progress.states_key().is_some() {
+            let says: BTreeMap<_, _> = read_states(&mut conn, &job, &wanted).await?.into_iter().collect();
+            let stray = |slot: &Slot| self.plan.progress.is_stray(*slot, says.get(slot));
+            strays.extend(wanted.iter().copied().filter(stray));
+        }
         let looked: BTreeSet<Slot> = wanted.into_iter().chain(owned.lowest()).collect();
         let looked: Vec<Slot> = looked.into_iter().collect();
         let shard = self.machine.shard();
         let floors = read_floors(&mut conn, &job, shard, &looked).await?;
-        Ok(Some(Found { moving: link.moving.clone(), ..Found::new(node, owned, records, floors) }))
+        Ok(Some(Found { moving: link.moving.clone(), strays, ..Found::new(node, owned, records, floors) }))
     }
 
     fn drop_link(&mut self, at: usize) {
@@ -405,6 +419,14 @@ impl Driver {
     }
 
     fn next_exit(&mut self) -> Option<Exit> {
+        self.machine.let_go();
+        for given_up in self.machine.take_given_up() {
+            self.plan.progress.is_given_up(given_up);
+        }
+        if self.machine.needs_settling() {
+            // Slots may have come.
+            self.settle_at.get_or_insert_with(Instant::now);
+        }
         self.report();
         // Before every slot follows there is no place in the stream to start again from.
         if !self.suspects.is_empty() && self.machine.recorded().is_some() {

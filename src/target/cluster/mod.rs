@@ -2,5 +2,6 @@
 
 mod connect;
 pub mod driver;
+pub mod past;
 pub mod records;
 mod tasks;

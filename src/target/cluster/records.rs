@@ -3,8 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::delivery::guard::{self, Guards};
+use crate::delivery::motion::State;
 use crate::delivery::record::{JobState, Phase};
-use crate::delivery::slots::record::{Floor, History, SlotRecord, floor_key, guards_key, slot_key};
+use crate::delivery::slots::record::{
+    Floor, History, SlotRecord, floor_key, guards_key, slot_key, state_key, whole_key,
+};
 use crate::delivery::slots::{Found, position};
 use crate::net::conn::Conn;
 use crate::resp::encode;
@@ -79,6 +82,69 @@ pub async fn read_floors(conn: &mut Conn, job: &str, shard: u32, slots: &[Slot])
     texts.map(|text| Floor::parse(text).map_err(bad)).collect()
 }
 
+/// What is said of slots that have moved on the source. One that is to be copied whole begins nowhere.
+///
+/// # Errors
+/// When the node can't be reached or refuses.
+pub async fn read_states(conn: &mut Conn, job: &str, slots: &[Slot]) -> Result<Vec<(Slot, State)>, Error> {
+    let ask = |slot| vec![b"MGET".to_vec(), state_key(job, slot), whole_key(job, slot)];
+    let answers = each_slot(conn, slots, ask).await?;
+    let read = |(slot, answer): (Slot, Option<Reply>)| {
+        let answer = answer?;
+        let [text, whole] = answer.array()? else { return None };
+        let state = State::parse(text.bytes()?)?;
+        Some((
+            slot,
+            match state {
+                State::Moving { number, .. } if whole.bytes().is_some() => {
+                    State::Moving { number, starts: Default::default(), whole: true }
+                }
+                state => state,
+            },
+        ))
+    };
+    Ok(answers.into_iter().filter_map(read).collect())
+}
+
+/// What a cluster says of all slots, and which server said so of those in motion.
+pub type SlotStates = (BTreeMap<Slot, State>, BTreeMap<Slot, String>);
+
+/// What a cluster says of all slots: of one that never moved, that it is fed by the shard of its record.
+///
+/// # Errors
+/// When a node can't be reached or refuses, or slots are on the move.
+pub async fn read_all_states(target: &Target, job: &str) -> Result<SlotStates, Error> {
+    let read = async |open: &mut Open| {
+        let slots: Vec<Slot> = open.node.slots.iter().collect();
+        let server = super::past::server(&mut open.conn).await?;
+        let records = read_records(&mut open.conn, job, &slots).await?;
+        Ok((server, records, read_states(&mut open.conn, job, &slots).await?))
+    };
+    let (mut states, mut servers) = (BTreeMap::new(), BTreeMap::new());
+    for (server, records, said) in target.each(None, read).await? {
+        let fed = |r: SlotRecord| State::Fed { shard: r.shard, from: Default::default() };
+        states.extend(records.into_iter().filter_map(|(slot, record)| Some((slot, fed(record?)))));
+        let moving = said.iter().filter(|(_, state)| matches!(state, State::Moving { .. }));
+        servers.extend(moving.map(|(slot, _)| (*slot, server.clone())));
+        states.extend(said);
+    }
+    Ok((states, servers))
+}
+
+/// Nothing is said of any slot any more.
+///
+/// # Errors
+/// As for [`read_all_states`]; `OwnerLost`.
+pub async fn remove_states(target: &Target, id: &Identity) -> Result<(), Error> {
+    let remove = async |open: &mut Open| {
+        let slots: Vec<Slot> = open.node.slots.iter().collect();
+        let del = |slot| vec![b"DEL".to_vec(), state_key(&id.job, slot), whole_key(&id.job, slot)];
+        let answers = each_slot(&mut open.conn, &slots, del).await?;
+        written(&open.conn, &answers)
+    };
+    target.each(Some(id), remove).await.map(|_| ())
+}
+
 /// The guards that stand in slots, by slot.
 ///
 /// # Errors
@@ -119,6 +185,8 @@ struct NodeRead {
     records: Vec<(Slot, Option<SlotRecord>)>,
     floors: Vec<Floor>,
     guards: Vec<(Slot, Guards)>,
+    /// Slots that move on the source: nobody feeds them.
+    moving: Slots,
 }
 
 /// Reads what a cluster holds of every shard of `job`, by their numbers; only of those that there is something of.
@@ -142,7 +210,10 @@ pub async fn read_shards(target: &Target, job: &str) -> Result<BTreeMap<u32, Che
             floors.extend(read_floors(&mut open.conn, job, *shard, &slots).await?);
         }
         let guards = read_guards(&mut open.conn, job, &slots).await?;
-        Ok(NodeRead { owned: open.node.slots.clone(), records, floors, guards })
+        let states = read_states(&mut open.conn, job, &slots).await?;
+        let moving = states.iter().filter(|(_, state)| matches!(state, State::Moving { .. }));
+        let moving = moving.map(|(slot, _)| *slot).collect();
+        Ok(NodeRead { owned: open.node.slots.clone(), records, floors, guards, moving })
     };
     let nodes = target.each(None, read).await?;
     let checkpoints = shards.iter().map(|shard| (*shard, checkpoint(&nodes, *shard)));
@@ -154,12 +225,18 @@ fn checkpoint(nodes: &[NodeRead], shard: u32) -> Checkpoint {
     let floors = nodes.iter().flat_map(|node| &node.floors).filter(|floor| floor.record.job.shard == shard);
     let newest = floors.max_by_key(|floor| (floor.record.job.generation, floor.record.offset));
     let Some(job) = newest.map(|floor| floor.record.job.clone()) else { return Checkpoint::None };
-    let records = nodes.iter().flat_map(|node| &node.records);
-    let of_shard = || records.clone().filter_map(|(_, record)| record.as_ref()).filter(|record| record.shard == shard);
+    // Nobody feeds slots in motion: what their records say only tells where their former feeder goes on.
+    let at_rest = |node: &NodeRead, slot: Slot| !node.moving.contains(slot);
+    let of_node = |node: &NodeRead| {
+        let fed = node.records.iter().filter(|(slot, _)| at_rest(node, *slot));
+        fed.map(|(_, record)| *record).collect::<Vec<_>>()
+    };
+    let records: Vec<Option<SlotRecord>> = nodes.iter().flat_map(of_node).collect();
+    let of_shard = || records.iter().flatten().filter(|record| record.shard == shard);
     let generation = of_shard().map(|record| record.generation).max().unwrap_or(0).max(job.generation);
     let job = JobState { generation, ..job };
     // A slot without a record has lost it, whoever fed it.
-    let lost = records.clone().any(|(_, record)| record.is_none());
+    let lost = records.iter().any(Option::is_none);
     let whole = of_shard().all(|r| r.generation == generation && r.phase == Phase::Following);
     if lost || !whole || of_shard().next().is_none() {
         return Checkpoint::Copying { job };
@@ -170,7 +247,8 @@ fn checkpoint(nodes: &[NodeRead], shard: u32) -> Checkpoint {
         let found = Found::new(0, node.owned.clone(), Vec::new(), node.floors.clone());
         let ours = |slot: &Slot| node.records.iter().any(|(of, r)| of == slot && r.is_some_and(|r| r.shard == shard));
         for (slot, record) in &node.records {
-            let record = record.as_ref().filter(|record| record.shard == shard);
+            let record =
+                record.as_ref().filter(|r| r.shard == shard && (at_rest(node, *slot) || r.generation == generation));
             let at = record.and_then(|record| position(record, found.floor(*slot, generation, shard, None)));
             positions.extend(at.map(|at| (*slot, at)));
         }

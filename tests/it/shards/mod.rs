@@ -1,5 +1,7 @@
 //! A cluster as the source: each primary a shard, into one server.
 
+mod broken_moves;
+mod clusters;
 mod failover;
 mod load;
 mod logins;

@@ -10,7 +10,7 @@ use crate::wait::{HALF_MINUTE, MINUTE, until};
 use std::time::Instant;
 
 /// A slot of the load's keys.
-fn slot_of_tag(tag: usize) -> u16 {
+pub fn slot_of_tag(tag: usize) -> u16 {
     slot_of(format!("{{tag{tag}}}").as_bytes())
 }
 
@@ -31,7 +31,7 @@ fn until_fed(target: &Server, slot: u16, shard: usize) {
 }
 
 /// Waits until the target says of no slot that it moves.
-fn until_at_rest(target: &Server) {
+pub fn until_at_rest(target: &Server) {
     let mut target = target.client();
     until(MINUTE, "no slot in motion", || {
         let states = target.call(&cmd!["HVALS", format!("keyferry:{JOB}:slots")]);
@@ -41,14 +41,14 @@ fn until_at_rest(target: &Server) {
 
 /// How a slot goes to another primary.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Way {
+pub enum Way {
     /// SETSLOT and MIGRATE.
     Keys,
     /// CLUSTER MIGRATESLOTS or CLUSTER MIGRATION IMPORT.
     Atomic,
 }
 
-fn move_slot(cluster: &Cluster, slot: u16, to: usize, way: Way) {
+pub fn move_slot(cluster: &Cluster, slot: u16, to: usize, way: Way) {
     // Some nodes hear late of the move before.
     cluster.until_ok();
     if cluster.owner(slot) == to {
@@ -218,6 +218,80 @@ fn slot_of_many_keys_is_followed_again_when_it_has_moved() {
         println!("{name}: fed by its new owner {:.1} s after the move's end", ended.elapsed().as_secs_f64());
         a.client().call(&cmd!["SET", "{many}last", 1]);
         until_same(&a, &b, MINUTE, name, &Rules::following(&a.nodes[0]));
+        tool.must_live();
+        tool.stop();
+    }
+}
+
+#[test]
+fn slots_of_a_new_node_are_followed_whether_keyferry_saw_them_move_or_not() {
+    for (name, away) in [("redis-7.0", false), ("valkey-9.1", true), ("redis-8.6", true)] {
+        let mut a = Cluster::start(name, 3);
+        let b = Server::start(name);
+        fill(&a);
+        let load = ClusterLoad::start(&a, 2000);
+        let mut tool = sync(&a, &b, &[]);
+        until_following(&b, &[0, 1, 2]);
+        load.until_sent(500, MINUTE);
+        if away {
+            tool.kill();
+        }
+        let new = a.add();
+        if !away {
+            until_following(&b, &[3]);
+        }
+        for tag in 0..6 {
+            a.until_ok();
+            a.move_slot(slot_of_tag(tag), new);
+        }
+        load.until_sent(200, MINUTE);
+        if away {
+            tool = sync(&a, &b, &[]);
+            until_following(&b, &[0, 1, 2, 3]);
+        }
+        for tag in 3..9 {
+            a.until_ok();
+            let slot = slot_of_tag(tag);
+            a.move_slot(slot, if a.owner(slot) == new { 0 } else { new });
+        }
+        load.until_sent(1000, MINUTE);
+        load.stop();
+        until_same(&a, &b, MINUTE, name, &Rules::following(&a.nodes[0]));
+        until_at_rest(&b);
+        tool.must_live();
+        tool.stop();
+    }
+}
+
+#[test]
+fn failovers_of_the_source_in_the_middle_of_moves_lose_nothing() {
+    for name in ["redis-7.0", "valkey-9.1"] {
+        let mut a = Cluster::with(name, 3, 1, &[]);
+        let b = Server::start(name);
+        // Not every type: what a replica holds of pending entries isn't what its primary does.
+        let load = ClusterLoad::start(&a, 2000);
+        let mut tool = sync(&a, &b, &[]);
+        until_following(&b, &[0, 1, 2]);
+        let half = |tag: usize| {
+            a.until_ok();
+            let slot = slot_of_tag(tag);
+            let from = a.owner(slot);
+            let to = (from + 1) % 3;
+            a.begin_move(slot, to);
+            a.move_keys(slot, from, to, 5);
+            (slot, from, to)
+        };
+        // One slot half moved away from a primary that hands over, and one towards it.
+        let (slot, from, to) = half(0);
+        a.turn_back(slot, from, to);
+        let moved = slot_of_tag(1);
+        let gainer = (a.owner(moved) + 1) % 3;
+        a.move_slot(moved, gainer);
+        a.kill_and_promote(gainer, 3 + gainer);
+        load.until_sent(1000, MINUTE);
+        load.stop();
+        until_same(&a, &b, MINUTE, name, &Rules::following(&a.nodes[(gainer + 1) % 3]));
+        until_at_rest(&b);
         tool.must_live();
         tool.stop();
     }

@@ -3,6 +3,7 @@
 //! `KEYFERRY_PROOF_CASES` sets how many random schedules run, `KEYFERRY_PROOF_SEED` the first one's seed.
 
 mod cases;
+mod held;
 mod lanes;
 mod ops;
 mod random;

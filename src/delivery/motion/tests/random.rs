@@ -6,6 +6,7 @@ use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
+use super::held::{HeldWorld, Parts};
 use super::ops::{Op, any_op};
 use super::world::World;
 use crate::delivery::rules::MotionRules;
@@ -31,9 +32,20 @@ fn run(scenario: &Scenario, rules: MotionRules) -> Result<(), String> {
     world.drain()
 }
 
+fn run_held(scenario: &Scenario, rules: MotionRules, parts: Parts) -> Result<(), String> {
+    let mut world = HeldWorld::new(rules, parts, scenario.noted_bytes_max);
+    for op in &scenario.ops {
+        world.step(*op)?;
+    }
+    world.drain()
+}
+
+/// Runs a schedule by rules.
+type Run<'a> = &'a dyn Fn(&Scenario) -> Result<(), String>;
+
 /// The same, with a panic of the machine as a failure.
-fn run_caught(scenario: &Scenario, rules: MotionRules) -> Result<(), String> {
-    let caught = catch_unwind(AssertUnwindSafe(|| run(scenario, rules)));
+fn run_caught(scenario: &Scenario, run: Run<'_>) -> Result<(), String> {
+    let caught = catch_unwind(AssertUnwindSafe(|| run(scenario)));
     caught.unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().cloned();
         Err(text.or_else(|| panic.downcast_ref::<&str>().map(|s| (*s).to_owned())).unwrap_or_default())
@@ -41,21 +53,21 @@ fn run_caught(scenario: &Scenario, rules: MotionRules) -> Result<(), String> {
 }
 
 /// Runs the schedule of a seed; if it fails, returns the smallest found that does, and why.
-fn try_seed(seed: u64, rules: MotionRules) -> Option<(Scenario, String)> {
+fn try_seed(seed: u64, run: Run<'_>) -> Option<(Scenario, String)> {
     let mut bytes = [0; 32];
     bytes[..8].copy_from_slice(&seed.to_le_bytes());
     let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &bytes);
     let mut runner = TestRunner::new_with_rng(Config::default(), rng);
     let mut tree = any_scenario().new_tree(&mut runner).ok()?;
     let mut smallest = tree.current();
-    let mut why = run_caught(&smallest, rules).err()?;
+    let mut why = run_caught(&smallest, run).err()?;
     for _ in 0..5000 {
         if !tree.simplify() {
             break;
         }
         loop {
             let scenario = tree.current();
-            match run_caught(&scenario, rules) {
+            match run_caught(&scenario, run) {
                 Err(error) => {
                     (smallest, why) = (scenario, error);
                     break;
@@ -76,7 +88,18 @@ fn number(name: &str, default: u64) -> u64 {
 fn slots_moving_under_an_adversary_end_equal_to_the_source() {
     let (first, cases) = (number("KEYFERRY_PROOF_SEED", 0), number("KEYFERRY_PROOF_CASES", 3000));
     for seed in first..first + cases {
-        if let Some((scenario, why)) = try_seed(seed, MotionRules::default()) {
+        if let Some((scenario, why)) = try_seed(seed, &|scenario| run(scenario, MotionRules::default())) {
+            panic!("seed {seed}: {why}\n{scenario:?}");
+        }
+    }
+}
+
+#[test]
+fn slots_held_by_lanes_to_a_cluster_end_equal_to_the_source() {
+    let (first, cases) = (number("KEYFERRY_PROOF_SEED", 0), number("KEYFERRY_PROOF_CASES", 3000));
+    let run = |scenario: &Scenario| run_held(scenario, MotionRules::default(), Parts::default());
+    for seed in first..first + cases {
+        if let Some((scenario, why)) = try_seed(seed, &run) {
             panic!("seed {seed}: {why}\n{scenario:?}");
         }
     }
@@ -112,13 +135,46 @@ fn search_seeds_that_break_without_each_rule() {
     for (name, remove) in REMOVALS {
         let mut rules = MotionRules::default();
         remove(&mut rules);
-        let found = (0..cases).find_map(|seed| try_seed(seed, rules).map(|found| (seed, found)));
-        match found {
-            Some((seed, (scenario, why))) => {
-                let why: String = why.chars().take(150).collect();
-                eprintln!("{name}: seed {seed}: {why}\n    {scenario:?}");
-            }
-            None => eprintln!("{name}: NOT BROKEN by {cases}"),
+        search(name, cases, &|scenario| run(scenario, rules));
+    }
+}
+
+fn search(name: &str, cases: u64, run: Run<'_>) {
+    let found = (0..cases).find_map(|seed| try_seed(seed, run).map(|found| (seed, found)));
+    match found {
+        Some((seed, (scenario, why))) => {
+            let why: String = why.chars().take(150).collect();
+            eprintln!("{name}: seed {seed}: {why}\n    {scenario:?}");
         }
+        None => eprintln!("{name}: NOT BROKEN by {cases}"),
+    }
+}
+
+/// The same of what the lanes to a cluster do.
+type PartRemoval = (&'static str, fn(&mut Parts));
+
+const PART_REMOVALS: [PartRemoval; 7] = [
+    ("given_up", |p| p.given_up = false),
+    ("one_server", |p| p.one_server = false),
+    ("checked", |p| p.checked = false),
+    ("strays", |p| p.strays = false),
+    ("guards", |p| p.guards = false),
+    ("former_records", |p| p.former_records = false),
+    ("left_at", |p| p.left_at = false),
+];
+
+#[test]
+#[ignore = "tells which seeds break without a part"]
+fn search_seeds_that_break_lanes_to_a_cluster_without_each_part() {
+    let cases = number("KEYFERRY_PROOF_CASES", 10_000);
+    for (name, remove) in PART_REMOVALS {
+        let mut parts = Parts::default();
+        remove(&mut parts);
+        search(name, cases, &|scenario| run_held(scenario, MotionRules::default(), parts));
+    }
+    for (name, remove) in REMOVALS {
+        let mut rules = MotionRules::default();
+        remove(&mut rules);
+        search(&format!("held: {name}"), cases, &|scenario| run_held(scenario, rules, Parts::default()));
     }
 }

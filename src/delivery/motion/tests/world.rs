@@ -11,7 +11,7 @@ use crate::delivery::motion::{
 use crate::delivery::rules::MotionRules;
 use crate::offset::ReplOffset;
 
-type Checked = Result<(), String>;
+pub type Checked = Result<(), String>;
 
 /// What a shard's thread has asked its source and not yet acted on.
 enum Asked {
@@ -57,11 +57,11 @@ pub struct World {
     noted_bytes_max: usize,
 }
 
-fn name(key: Key) -> Name {
+pub fn name(key: Key) -> Name {
     (0, vec![key.0 as u8, key.1 as u8])
 }
 
-fn key_of(name: &Name) -> Key {
+pub fn key_of(name: &Name) -> Key {
     (usize::from(name.1[0]), usize::from(name.1[1]))
 }
 

@@ -52,10 +52,10 @@ impl Owner {
     /// Slots that stand at their positions.
     pub fn following(mut self, source: &Source, positions: &[(Slot, Position)], lanes: usize, generation: u64) -> Self {
         let rules = self.machine.rules;
-        self.machine = Cluster::resume(JOB, job(generation), positions.iter().copied(), lanes);
+        let lowest = positions.iter().map(|(_, p)| *p).min().unwrap_or_default();
+        self.machine = Cluster::resume(JOB, job(generation), positions.iter().copied(), lowest, lanes);
         self.machine.rules = rules;
-        let lowest = positions.iter().map(|(_, p)| p.offset).min().unwrap_or_default();
-        self.next = Some(source.behind(lowest));
+        self.next = Some(source.behind(lowest.offset));
         self
     }
 

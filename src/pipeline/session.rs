@@ -31,8 +31,8 @@ use crate::route::Router;
 use crate::source::{self, Ack};
 use crate::status::Phase;
 use crate::target;
-use crate::target::cluster::past::Past;
 use crate::target::checkpoint::Following;
+use crate::target::cluster::past::Past;
 
 /// Batches between the decode thread and the lanes.
 const BATCHES_MAX: usize = 16;
@@ -266,7 +266,8 @@ fn start(plan: &Plan, shard: &ShardPlan, ground: Ground) -> Result<Running, Erro
     let standing = following.map(|f| f.standing()).unwrap_or_default();
     let asking = Asking::new(tokio::runtime::Handle::current(), Arc::clone(&feed));
     let ended = Arc::clone(&feed);
-    let parts = parts(plan, shard, feed, (ack, batches), (job.lanes, standing, leftovers), (job.shard, job.generation), asking);
+    let parts =
+        parts(plan, shard, feed, (ack, batches), (job.lanes, standing, leftovers), (job.shard, job.generation), asking);
     let name = format!("decode {}", shard.number);
     let thread = std::thread::Builder::new().name(name).spawn(move || {
         // Nobody listens any more when the session ended otherwise.
@@ -295,7 +296,11 @@ fn parts(
     of: (u32, u64),
     asking: Asking,
 ) -> Parts {
-    let side = shard.origin().side();
+    // Before 7.0 replicas of a cluster refuse transactions that ask for more than keys, such as for the offset.
+    let side = match plan.old_sources.is_empty() {
+        true => shard.origin().side(),
+        false => shard.origin().primary_side(),
+    };
     let past = plan.motions.as_ref().and_then(|_| Past::new(&plan.target, &shard.identity));
     Parts {
         feed,

@@ -1,10 +1,12 @@
-//! A cluster as a target whose nodes fail in the middle of other things.
+//! A cluster as a target whose nodes fail in the middle of other things, and a source that fails over before it.
 
 use crate::client::Reply;
 use crate::cluster::{Cluster, slot_of};
 use crate::cluster_sync::{TWO_MINUTES, full_syncs, random_load, source, sync, until_following};
 use crate::compare::{Rules, until_same};
 use crate::server::Paused;
+use crate::shards::load::ClusterLoad;
+use crate::tool::Tool;
 use crate::wait::{HALF_MINUTE, MINUTE, until};
 
 /// Keys of one slot, and what is done about them on both sides of a move.
@@ -102,5 +104,28 @@ fn primary_that_hangs_is_left_when_its_replica_takes_over() {
     k.until_ok();
     until_same(&a, &k, TWO_MINUTES, "after it is back", &Rules::following(&a));
     assert_eq!(full_syncs(&a), "1", "{}", tool.tail());
+    tool.stop();
+}
+
+#[test]
+fn history_that_got_another_name_is_gone_on_with_by_the_next_process() {
+    let a = Cluster::with("redis-7.0", 3, 1, &["repl-backlog-size 64mb"]);
+    let k = Cluster::start("redis-7.0", 2);
+    let load = ClusterLoad::start(&a, 3000);
+    let (from, to) = (a.url(), k.url());
+    let args = ["sync", "--source", &from, "--target", &to, "--job", "j"];
+    let mut tool = Tool::run(&args);
+    tool.until_text("following:", MINUTE);
+    load.until_sent(1000, MINUTE);
+    a.promote(3, "");
+    tool.until_text("partial resync", MINUTE);
+    // Records behind the end of the old name are there.
+    load.until_sent(3000, MINUTE);
+    tool.kill();
+    let mut tool = Tool::run(&args);
+    load.until_sent(1000, MINUTE);
+    load.stop();
+    until_same(&a, &k, TWO_MINUTES, "after a failover and a kill", &Rules::following(&a.nodes[0]));
+    assert!(!tool.text().contains("full sync"), "{}", tool.tail());
     tool.stop();
 }

@@ -493,6 +493,7 @@ impl Driver {
     /// What is done every second; true if records must be read.
     fn tick(&mut self) -> bool {
         self.look_for_silence();
+        self.name_history();
         self.machine.refresh();
         self.write_floors();
         self.show_held();
@@ -521,7 +522,10 @@ impl Driver {
         let mut taken = false;
         while !self.ended && !self.machine.is_full() {
             match self.batches.poll_recv(cx) {
-                Poll::Ready(Some(batch)) => self.machine.push(batch),
+                Poll::Ready(Some(batch)) => {
+                    self.name_history();
+                    self.machine.push(batch);
+                }
                 Poll::Ready(None) => self.ended = true,
                 Poll::Pending => break,
             }
@@ -532,6 +536,14 @@ impl Driver {
             self.write_floors();
         }
         taken
+    }
+
+    /// The source's history may have got another name: whatever is written of it must be under that, or it would seem to
+    /// have left the old one where that ends. The floors tell it in full.
+    fn name_history(&mut self) {
+        if self.machine.set_replid(self.plan.progress.replid()) {
+            self.write_floors();
+        }
     }
 
     /// True if something was sent or received.

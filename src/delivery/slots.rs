@@ -512,10 +512,10 @@ impl Cluster {
         self.now_ms = now_ms;
     }
 
-    /// The source's history has a new name from here on.
-    pub fn set_replid(&mut self, replid: Option<ReplId>) {
-        self.job.replid = replid;
+    /// The source's history has this name from here on. True if it is a new one.
+    pub fn set_replid(&mut self, replid: Option<ReplId>) -> bool {
         self.history = replid.as_ref().and_then(History::of);
+        std::mem::replace(&mut self.job.replid, replid) != replid
     }
 
     /// What is queued can't be trusted: the next [`Cluster::settle`], of all slots, starts again from the records.

@@ -199,7 +199,11 @@ impl Cluster {
         known
     }
 
-    async fn view(&self, address: HostPort) -> Result<Topology, Error> {
+    /// Asks a node what it sees.
+    ///
+    /// # Errors
+    /// When it doesn't answer soon, or the answer can't be read.
+    pub async fn view(&self, address: HostPort) -> Result<Topology, Error> {
         let kept = lock(&self.0.conns).remove(&address);
         let ask = async {
             if let Some(mut conn) = kept

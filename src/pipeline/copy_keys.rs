@@ -288,6 +288,7 @@ impl CopyKeys {
     /// Asks the source, again and again while it can't be reached and the session goes on.
     fn retrying<T>(&mut self, mut ask: impl AsyncFnMut(&mut Side) -> Result<T, conn::Error>) -> Result<T, CopyError> {
         let mut backoff = Backoff::new(self.retry_for);
+        let mut told = false;
         loop {
             let Some(answer) = self.asking.ask(ask(&mut self.side)) else {
                 // What it may still answer would be taken for the answer to the next question.
@@ -303,6 +304,9 @@ impl CopyKeys {
             }
             let wait = if error.is_passing() { backoff.failed(Instant::now()) } else { None };
             let Some(wait) = wait else { return Err(error.into()) };
+            if !std::mem::replace(&mut told, true) {
+                tracing::warn!(error = %error, "the source doesn't tell what keys hold: trying on");
+            }
             self.asking.pause(wait).ok_or(CopyError::Ended)?;
         }
     }

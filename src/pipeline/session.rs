@@ -296,7 +296,11 @@ fn parts(
     of: (u32, u64),
     asking: Asking,
 ) -> Parts {
-    let side = shard.origin().side();
+    // Before 7.0 replicas of a cluster refuse transactions that ask for more than keys, such as for the offset.
+    let side = match plan.old_sources.is_empty() {
+        true => shard.origin().side(),
+        false => shard.origin().primary_side(),
+    };
     let past = plan.motions.as_ref().and_then(|_| Past::new(&plan.target, &shard.identity));
     Parts {
         feed,

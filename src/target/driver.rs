@@ -395,7 +395,11 @@ impl Driver {
         let mut taken = false;
         while !self.ended && self.machine.queued_bytes() < QUEUED_BYTES_MAX {
             match self.batches.poll_recv(cx) {
-                Poll::Ready(Some(batch)) => self.machine.push(batch),
+                Poll::Ready(Some(batch)) => {
+                    // What comes of a history that got a new name must be recorded under that.
+                    self.machine.set_replid(self.plan.progress.replid());
+                    self.machine.push(batch);
+                }
                 Poll::Ready(None) => self.ended = true,
                 Poll::Pending => break,
             }

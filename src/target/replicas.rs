@@ -4,6 +4,8 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use tokio::time::timeout;
+
 use super::nodes::{Node, Target};
 use super::{Error, ask};
 use crate::net::conn::Conn;
@@ -12,6 +14,10 @@ use crate::offset::ReplOffset;
 
 /// How often the target is asked.
 const ASK_INTERVAL: Duration = Duration::from_secs(1);
+
+/// How long a primary may take to answer. One that hangs must not keep the cluster from being looked at, which shows who
+/// took its place.
+const ANSWER_MAX: Duration = Duration::from_secs(1);
 
 /// Hears what is found out.
 pub trait Watcher: Send + Sync {
@@ -78,7 +84,9 @@ async fn look(target: &Target, watcher: &dyn Watcher, all: &mut HashMap<String, 
     let nodes = target.nodes().await?;
     all.retain(|id, _| nodes.iter().any(|node| node.id == *id));
     for node in &nodes {
-        all.entry(node.id.clone()).or_default().look(node, &recorded).await?;
+        let answer = all.entry(node.id.clone()).or_default().look(node, &recorded);
+        let silent = |_| Error::Silent { address: node.server.to_string(), seconds: ANSWER_MAX.as_secs() };
+        timeout(ANSWER_MAX, answer).await.map_err(silent)??;
     }
     // What was found of a server counts as long as it's one of those that the records are on.
     let of_server = |watched: &Watched| {

@@ -6,6 +6,7 @@ use crate::server::{FAST, Server};
 use crate::wait::{HALF_MINUTE, MINUTE, until};
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
 
 const SLOTS: u16 = 16384;
 
@@ -14,6 +15,9 @@ const CONFIG: &[&str] = &["cluster-enabled yes", "cluster-node-timeout 3000", "c
 
 /// Keys that one MIGRATE takes along.
 const KEYS_A_MIGRATE: usize = 100;
+
+/// A replica gives up a failover in order by itself when its primary doesn't stand still soon enough, and says nothing.
+const FAILOVER_AGAIN: Duration = Duration::from_secs(6);
 
 /// How often a command is sent again that a node doesn't serve just then.
 const REDIRECTS_MAX: usize = 1000;
@@ -173,6 +177,10 @@ impl Cluster {
 
     /// Moves up to `count` keys of a slot that [`Cluster::begin_move`] marked; returns how many it found.
     pub fn move_keys(&self, slot: u16, from: usize, to: usize, count: usize) -> usize {
+        self.migrate(slot, (from, to), count, &[])
+    }
+
+    fn migrate(&self, slot: u16, (from, to): (usize, usize), count: usize, how: &[&str]) -> usize {
         let mut client = self.nodes[from].client();
         let mut found = 0;
         for db in databases(&mut client) {
@@ -184,7 +192,9 @@ impl Cluster {
                 continue;
             }
             found += keys.list().len();
-            let mut migrate = cmd!["MIGRATE", "127.0.0.1", self.nodes[to].port, "", db, 20_000, "KEYS"];
+            let mut migrate = cmd!["MIGRATE", "127.0.0.1", self.nodes[to].port, "", db, 20_000];
+            migrate.extend(how.iter().map(|word| word.as_bytes().to_vec()));
+            migrate.push(b"KEYS".to_vec());
             migrate.extend(keys.list().iter().map(|key| key.bytes().to_vec()));
             client.call(&migrate);
         }
@@ -219,7 +229,8 @@ impl Cluster {
         let stable = |node: usize| self.nodes[node].client().call(&cmd!["CLUSTER", "SETSLOT", slot, "STABLE"]);
         // While the owner gives the slot away it takes no key that it doesn't have.
         stable(from);
-        while self.move_keys(slot, to, from, KEYS_A_MIGRATE) > 0 {}
+        // A load may have made some of them anew meanwhile.
+        while self.migrate(slot, (to, from), KEYS_A_MIGRATE, &["REPLACE"]) > 0 {}
         stable(to);
     }
 
@@ -255,13 +266,46 @@ impl Cluster {
         self.promote(replica, "TAKEOVER");
     }
 
+    /// Starts a node again that was killed and replaced, and waits until it follows its heir.
+    pub fn rejoin(&mut self, node: usize) {
+        self.nodes[node].restart();
+        until(MINUTE, "a former primary that follows its heir", || !is_primary(&mut self.nodes[node].client()));
+        self.until_linked(node);
+        self.until_ok();
+    }
+
+    /// The nodes that follow a primary, by the word of the first that answers.
+    pub fn replicas_of(&self, primary: usize) -> Vec<usize> {
+        let text = self.living().next().expect("a node that lives").call(&cmd!["CLUSTER", "NODES"]).text();
+        let follows = |id: &str| {
+            let mut words = text.lines().map(|line| line.split(' ').collect::<Vec<_>>());
+            words.any(|words| words[0] == id && words[3] == self.ids[primary])
+        };
+        (0..self.nodes.len()).filter(|node| follows(&self.ids[*node])).collect()
+    }
+
+    /// Waits until the cluster is well, and every replica has its link.
+    pub fn until_whole(&self) {
+        self.until_ok();
+        let owners = self.owners();
+        (0..self.nodes.len()).filter(|node| !owners.contains(node)).for_each(|node| self.until_linked(node));
+    }
+
     /// CLUSTER FAILOVER on a replica: `""` hands over in order, `FORCE` doesn't ask the primary, `TAKEOVER` nobody.
     pub fn promote(&self, replica: usize, how: &str) {
         let mut client = self.nodes[replica].client();
         let mut words = cmd!["CLUSTER", "FAILOVER"];
         words.extend((!how.is_empty()).then(|| how.as_bytes().to_vec()));
         client.call(&words);
-        until(MINUTE, "a replica that takes over", || is_primary(&mut client));
+        let mut asked = Instant::now();
+        until(MINUTE, "a replica that takes over", || {
+            if asked.elapsed() > FAILOVER_AGAIN {
+                // One that has taken over just now refuses.
+                let _ = client.ask(&words);
+                asked = Instant::now();
+            }
+            is_primary(&mut client)
+        });
         until(MINUTE, "all know who took over", || {
             self.living().all(|mut node| {
                 let text = node.call(&cmd!["CLUSTER", "NODES"]).text();
@@ -319,13 +363,17 @@ fn view(client: &mut Client) -> Option<BTreeSet<String>> {
 
 /// The port of each slot's primary, as one node sees it.
 fn ports_of_slots(client: &mut Client) -> Vec<Option<u16>> {
+    try_ports_of_slots(client).expect("a node that says who owns what")
+}
+
+fn try_ports_of_slots(client: &mut Client) -> Option<Vec<Option<u16>>> {
     let mut ports = vec![None; usize::from(SLOTS)];
-    for range in client.call(&cmd!["CLUSTER", "SLOTS"]).list() {
+    for range in client.ask(&cmd!["CLUSTER", "SLOTS"]).ok()?.list() {
         let [first, last, primary, ..] = range.list() else { panic!("a range of slots: {range:?}") };
         let port = u16::try_from(primary.list()[1].int()).expect("a port");
         ports[first.int() as usize..=last.int() as usize].fill(Some(port));
     }
-    ports
+    Some(ports)
 }
 
 /// The slot of a key by the rule of the cluster specification; written without keyferry's own.
@@ -362,8 +410,15 @@ impl ClusterClient {
     /// Asks who owns what, of the first node that answers.
     pub fn refresh(&mut self) {
         self.clients.clear();
-        let mut living = self.seeds.iter().filter_map(|port| Client::connect(*port, None, None).ok());
-        self.ports = ports_of_slots(&mut living.next().expect("a node that lives"));
+        let seeds = &self.seeds;
+        // One may be killed just when it is asked.
+        let ask = || seeds.iter().find_map(|port| try_ports_of_slots(&mut Client::connect(*port, None, None).ok()?));
+        let mut found = None;
+        until(HALF_MINUTE, "a node that says who owns what", || {
+            found = ask();
+            found.is_some()
+        });
+        self.ports = found.expect("it was found");
     }
 
     /// The connection to a slot's owner.
@@ -407,7 +462,10 @@ impl ClusterClient {
     /// The replies to commands of one slot, errors in their places; `None` if its node couldn't be asked or doesn't own it
     /// any more, and who does is asked for.
     pub fn try_pipe_on(&mut self, slot: u16, commands: &[Cmd]) -> Option<Vec<Reply>> {
-        let port = self.ports[usize::from(slot)]?;
+        let Some(port) = self.ports[usize::from(slot)] else {
+            self.refresh();
+            return None;
+        };
         let replies = match self.clients.entry(port) {
             Entry::Occupied(client) => client.into_mut().try_pipe(commands).ok(),
             Entry::Vacant(place) => {

@@ -11,14 +11,14 @@ use crate::wait::{HALF_MINUTE, MINUTE, until};
 use keyferry::slot::{Slot, tag};
 use std::time::Duration;
 
-const TWO_MINUTES: Duration = Duration::from_secs(120);
+pub const TWO_MINUTES: Duration = Duration::from_secs(120);
 
 /// A source whose backlog reaches back to where a lost target may stand.
-fn source(name: &str) -> Server {
+pub fn source(name: &str) -> Server {
     Server::with(name, &[FAST, &["repl-backlog-size 256mb"]].concat())
 }
 
-fn sync(from: &Server, to: &Cluster, more: &[&str]) -> Tool {
+pub fn sync(from: &Server, to: &Cluster, more: &[&str]) -> Tool {
     let (from, to) = (from.url(), to.url());
     let mut args = vec!["sync", "--source", &from, "--target", &to, "--job", "j"];
     args.extend_from_slice(more);
@@ -26,7 +26,7 @@ fn sync(from: &Server, to: &Cluster, more: &[&str]) -> Tool {
 }
 
 /// Waits until the floors of all three primaries say that the copy is whole.
-fn until_following(cluster: &Cluster, tool: &mut Tool) {
+pub fn until_following(cluster: &Cluster, tool: &mut Tool) {
     until(MINUTE, "floors that say that the job follows", || {
         tool.must_live();
         let mut client = cluster.client();
@@ -38,11 +38,11 @@ fn until_following(cluster: &Cluster, tool: &mut Tool) {
 }
 
 /// As many keys as there are of each type, which a random load writes.
-fn random_load(source: &Server, seed: u64, rate: u64) -> Workload {
+pub fn random_load(source: &Server, seed: u64, rate: u64) -> Workload {
     Workload::start(source, seed, rate, Mix::of(source))
 }
 
-fn full_syncs(source: &Server) -> String {
+pub fn full_syncs(source: &Server) -> String {
     source.client().info("stats")["sync_full"].clone()
 }
 

@@ -15,6 +15,7 @@ mod tool;
 mod wait;
 
 mod acl;
+mod cluster_faults;
 mod cluster_sync;
 mod cluster_target;
 mod copy;

@@ -74,13 +74,14 @@ impl Server {
         }
     }
 
-    /// A new connection, as the default user. Waits while the server loads a snapshot.
+    /// A new connection, as the default user. Waits while the server loads a snapshot. One that is ended before it has
+    /// said anything is made again: a failover ends those of all clients.
     pub fn client(&self) -> Client {
         let started = Instant::now();
         loop {
             match Client::connect(self.port, None, self.password.as_deref()) {
                 Ok(client) => return client,
-                Err(e) if e.contains("LOADING") && started.elapsed() < HALF_MINUTE => {
+                Err(e) if passes(&e) && started.elapsed() < HALF_MINUTE => {
                     std::thread::sleep(Duration::from_millis(5));
                 }
                 Err(e) => panic!("{} on port {}: {e}", self.name, self.port),
@@ -221,6 +222,11 @@ pub fn replicate_natively(source: &Server, replica: &Server) {
         let info = replica.client().info("replication");
         info.get("master_link_status").map(String::as_str) == Some("up")
     });
+}
+
+/// Whether a new connection is worth another try: the server is there.
+fn passes(words: &str) -> bool {
+    ["LOADING", "reset by peer", "Broken pipe", "end of file"].iter().any(|part| words.contains(part))
 }
 
 /// A port that was free just now, below those that the kernel hands out by itself.

@@ -96,6 +96,16 @@ impl Cluster {
         self.away > 0
     }
 
+    /// True if slots that wait have lost their server to another, which may lack what that one had. `node`: where they are.
+    pub fn loses_homes(&self, node: impl Fn(Slot) -> Option<NodeId>) -> bool {
+        let is_gone = |home: u16| self.servers.get(usize::from(home)).is_some_and(|server| !server.attached);
+        let is_lost = |slot: Slot| {
+            let state = self.slots.get(slot.index()).filter(|s| s.stage == Stage::Away && is_gone(s.home));
+            state.is_some() && node(slot).is_some()
+        };
+        self.feeds.iter().any(is_lost)
+    }
+
     /// True if the record of a slot is to be read from `node`, which owns it.
     pub fn wants(&self, slot: Slot, node: NodeId) -> bool {
         let state = self.slots.get(slot.index()).filter(|_| self.feeds.contains(slot));

@@ -4,7 +4,7 @@ use crate::net::cluster::Cluster;
 use crate::net::conn::Conn;
 use crate::net::info::Info;
 use crate::net::locate::Locator;
-use crate::net::topology::{Primary, Topology};
+use crate::net::topology::Primary;
 use crate::target::connect::{self, Identity};
 use crate::target::nodes::Target;
 use crate::target::{Error, owner};
@@ -15,8 +15,6 @@ pub struct Connected {
     pub run_id: String,
     /// Its run id and the name of its history.
     pub identity: String,
-    /// What it says itself of the cluster.
-    pub view: Topology,
 }
 
 /// Connects all lanes to a node anew: names them, looks whether the job is still this run's, kills what is left there of
@@ -53,8 +51,7 @@ pub async fn connect(
     owner::check_in(target, id).await?;
     let first = conns.first_mut().ok_or(Error::OutOfStep { address: at.to_string() })?;
     connect::kill(&at, first, id, round).await?;
-    let view = cluster.view_of(first, &primary.address).await?;
     let (run_id, replid) = told.unwrap_or_default();
     let identity = format!("{run_id}/{replid}");
-    Ok(Connected { conns, run_id, identity, view })
+    Ok(Connected { conns, run_id, identity })
 }

@@ -22,7 +22,7 @@ use crate::delivery::standalone::{Fault, Lost, Reread};
 use crate::delivery::unit::{Batch, Task};
 use crate::net::backoff::Backoff;
 use crate::net::cluster::Cluster;
-use crate::net::topology::{Primary, Topology};
+use crate::net::topology::{Health, Primary, Topology};
 use crate::offset::ReplOffset;
 use crate::slot::{Slot, Slots};
 use crate::target::driver::{OnFault, Plan, RECORD_INTERVAL, SILENCE_MAX, SILENCE_NOTED};
@@ -48,8 +48,26 @@ struct Link {
     id: String,
     node: NodeId,
     run_id: String,
+    replicas: Vec<String>,
     wires: Vec<Wire>,
-    moving: Slots,
+}
+
+impl Link {
+    /// Its replicas, as they were seen last.
+    fn see(&mut self, topology: &Topology) {
+        if let Some(primary) = topology.primary(&self.id).filter(|primary| !primary.slots.is_empty()) {
+            self.replicas = primary.replicas.iter().map(|replica| replica.id.clone()).collect();
+        }
+    }
+
+    /// True if another node has taken the place of this one.
+    fn is_replaced(&self, topology: &Topology) -> bool {
+        let gone = match topology.primary(&self.id) {
+            Some(primary) => primary.slots.is_empty() && primary.health == Health::Failed,
+            None => true,
+        };
+        gone || topology.owners().any(|primary| self.replicas.contains(&primary.id))
+    }
 }
 
 /// Why serving stopped for a moment.
@@ -222,6 +240,7 @@ impl Driver {
     /// Returns the error of a node that couldn't be connected; the others are settled all the same.
     async fn settle(&mut self) -> Result<Option<Error>, Error> {
         let topology = self.cluster.look().await?;
+        self.drop_replaced(&topology);
         let mut failed = None;
         for primary in topology.owners() {
             if let Err(error) = self.link(primary).await {
@@ -235,13 +254,25 @@ impl Driver {
             let slots = topology.unowned().to_string();
             failed.get_or_insert(Error::NotWhole { address: self.target.to_string(), slots });
         }
+        let node_of = |id: &str| self.links.iter().find(|link| link.id == id).map(|link| link.node);
+        let moving = match self.machine.loses_homes(|slot| node_of(&topology.owner(slot)?.id)) {
+            // A node that can't be asked may be one that a slot was moving from or to.
+            true if failed.is_some() => return Ok(failed),
+            // Before the records: a move that ends in between took its slot's along.
+            true => self.motions(&topology).await?,
+            false => Slots::default(),
+        };
         let mut found = Vec::new();
-        for at in 0..self.links.len() {
+        let mut at = 0;
+        while at < self.links.len() {
             match self.found(at, &topology).await {
-                Ok(of_node) => found.extend(of_node),
+                Ok(of_node) => {
+                    found.extend(of_node.map(|of_node| Found { moving: moving.clone(), ..of_node }));
+                    at += 1;
+                }
                 Err(error) if error.is_passing() => {
                     self.drop_link(at);
-                    return Err(error);
+                    failed.get_or_insert(error);
                 }
                 Err(error) => return Err(error),
             }
@@ -291,15 +322,33 @@ impl Driver {
         let connect = connect::connect((&self.target, &self.cluster), primary, &self.plan.identity, self.lanes);
         let connected = timeout(CONNECT_MAX, connect).await;
         let connected = connected.map_err(|_| Error::Silent { address, seconds: CONNECT_MAX.as_secs() })??;
-        let motions = connected.view.motions().iter().map(|motion| motion.slot);
         self.links.push(Link {
             id: primary.id.clone(),
             node: self.machine.attach(&connected.identity),
             run_id: connected.run_id,
-            moving: motions.collect(),
+            replicas: primary.replicas.iter().map(|replica| replica.id.clone()).collect(),
             wires: connected.conns.into_iter().map(Wire::new).collect(),
         });
         Ok(())
+    }
+
+    /// A server whose replica has taken over may hang, and keep its connections: what was sent to it is lost.
+    fn drop_replaced(&mut self, topology: &Topology) {
+        while let Some(at) = self.links.iter().position(|link| link.is_replaced(topology)) {
+            self.drop_link(at);
+        }
+        self.links.iter_mut().for_each(|link| link.see(topology));
+    }
+
+    /// The slots that nodes give away or take just now, key by key. Each knows its own only, and one that has taken over
+    /// none of its predecessor's.
+    async fn motions(&self, topology: &Topology) -> Result<Slots, Error> {
+        let mut moving = Vec::new();
+        for primary in topology.primaries().iter().filter(|primary| primary.health != Health::Failed) {
+            let view = self.cluster.view(primary.address.clone()).await?;
+            moving.extend(view.motions().iter().map(|motion| motion.slot));
+        }
+        Ok(moving.into_iter().collect())
     }
 
     /// Reads what a node holds of the slots whose records are wanted; nothing if none is.
@@ -325,7 +374,7 @@ impl Driver {
         let looked: Vec<Slot> = looked.into_iter().collect();
         let shard = self.machine.shard();
         let floors = read_floors(&mut conn, &job, shard, &looked).await?;
-        Ok(Some(Found { moving: link.moving.clone(), strays, ..Found::new(node, owned, records, floors) }))
+        Ok(Some(Found { strays, ..Found::new(node, owned, records, floors) }))
     }
 
     fn drop_link(&mut self, at: usize) {
@@ -444,10 +493,14 @@ impl Driver {
     /// What is done every second; true if records must be read.
     fn tick(&mut self) -> bool {
         self.look_for_silence();
+        self.name_history();
         self.machine.refresh();
         self.write_floors();
         self.show_held();
         let Some(topology) = self.cluster.seen().filter(|_| self.settle_at.is_none()) else { return false };
+        if self.links.iter().any(|link| link.is_replaced(&topology)) {
+            return true;
+        }
         topology.owners().any(|primary| match self.links.iter().find(|link| link.id == primary.id) {
             Some(link) => primary.slots.iter().any(|slot| self.machine.wants(slot, link.node)),
             None => primary.slots.iter().any(|slot| self.machine.feeds().contains(slot)),
@@ -469,7 +522,10 @@ impl Driver {
         let mut taken = false;
         while !self.ended && !self.machine.is_full() {
             match self.batches.poll_recv(cx) {
-                Poll::Ready(Some(batch)) => self.machine.push(batch),
+                Poll::Ready(Some(batch)) => {
+                    self.name_history();
+                    self.machine.push(batch);
+                }
                 Poll::Ready(None) => self.ended = true,
                 Poll::Pending => break,
             }
@@ -480,6 +536,14 @@ impl Driver {
             self.write_floors();
         }
         taken
+    }
+
+    /// The source's history may have got another name: whatever is written of it must be under that, or it would seem to
+    /// have left the old one where that ends. The floors tell it in full.
+    fn name_history(&mut self) {
+        if self.machine.set_replid(self.plan.progress.replid()) {
+            self.write_floors();
+        }
     }
 
     /// True if something was sent or received.

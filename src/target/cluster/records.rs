@@ -271,7 +271,8 @@ fn written_ms(nodes: &[NodeRead], shard: u32) -> i64 {
     nodes.iter().filter_map(of_node).min().unwrap_or(i64::MAX)
 }
 
-/// The name of the history that the highest record speaks of, if a floor has it.
+/// The name of the history that the highest record speaks of. Where no floor has that in full, the newest floor's: what was
+/// applied under the one name and then the other is one history, and the source knows if it isn't.
 fn replid<'a>(
     nodes: &[NodeRead],
     shard: u32,
@@ -279,10 +280,10 @@ fn replid<'a>(
 ) -> Option<crate::offset::ReplId> {
     let highest = records.max_by_key(|record| record.offset)?;
     let floors = nodes.iter().flat_map(|node| &node.floors).map(|floor| &floor.record);
-    let ours = floors.filter(|record| record.job.shard == shard).max_by_key(|record| record.offset)?;
-    let (of_floor, of_slot) = (ours.job.replid, highest.history);
-    // Which of the two is higher doesn't matter as long as they speak of one history.
-    of_floor.filter(|replid| History::of(replid) == of_slot)
+    let ours: Vec<_> = floors.filter(|record| record.job.shard == shard).collect();
+    let newest = ours.iter().max_by_key(|record| (record.job.generation, record.offset))?.job.replid;
+    let named = ours.iter().filter_map(|record| record.job.replid);
+    named.into_iter().find(|replid| History::of(replid) == highest.history).or(newest)
 }
 
 /// Removes what a cluster holds of one shard, whose primary is no more.

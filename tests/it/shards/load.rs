@@ -27,11 +27,18 @@ pub struct ClusterLoad {
 impl ClusterLoad {
     /// `rate` in commands a second.
     pub fn start(cluster: &Cluster, rate: u64) -> ClusterLoad {
-        let seed = fastrand::u64(..1_000_000);
+        ClusterLoad::with(cluster, fastrand::u64(..1_000_000), rate, &[""])
+    }
+
+    /// The same with what stands in the keys' names behind the tag.
+    pub fn with(cluster: &Cluster, seed: u64, rate: u64, names: &[&str]) -> ClusterLoad {
         println!("load on a cluster of {}: seed {seed}, {rate}/s", cluster.nodes[0].name);
         let (halt, sent) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
         let mixes: Vec<Mix> = (0..TAGS)
-            .map(|i| Mix { prefixes: vec![format!("{{tag{i}}}")], keys: 12, ..Mix::of(&cluster.nodes[0]) })
+            .map(|i| {
+                let prefixes = names.iter().map(|name| format!("{{tag{i}}}{name}")).collect();
+                Mix { prefixes, keys: 12, ..Mix::of(&cluster.nodes[0]) }
+            })
             .collect();
         let client = cluster.client();
         let (stop, count) = (Arc::clone(&halt), Arc::clone(&sent));
@@ -49,11 +56,12 @@ impl ClusterLoad {
         });
     }
 
-    /// Ends the load. Fails if the source refused some for a reason of its own.
-    pub fn stop(mut self) {
+    /// Ends the load; returns how many commands it sent. Fails if the source refused some for a reason of its own.
+    pub fn stop(mut self) -> u64 {
         self.halt.store(true, Ordering::Relaxed);
         let errors = self.thread.take().map(|t| t.join().expect("the load ends")).unwrap_or_default();
         assert!(errors.is_empty(), "the load itself is wrong: {errors:?}");
+        self.sent.load(Ordering::Relaxed)
     }
 }
 

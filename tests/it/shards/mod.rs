@@ -3,7 +3,7 @@
 mod broken_moves;
 mod clusters;
 mod failover;
-mod load;
+pub mod load;
 mod logins;
 mod members;
 mod motion;

@@ -56,3 +56,20 @@ fn standalone_server_is_read_from_its_replica() {
     let exact = Rules { group_hints: false, ..Rules::default() };
     until_same(&a, &b, HALF_MINUTE, "finished", &exact);
 }
+
+/// Before 7.0 replicas of a cluster refuse transactions that ask for more than keys.
+#[test]
+fn keys_that_must_be_copied_are_told_by_the_primaries_of_old_clusters() {
+    let a = Cluster::with("redis-6.0", 2, 1, &["repl-backlog-size 64mb"]);
+    let b = Server::start("redis-6.0");
+    let load = ClusterLoad::with(&a, fastrand::u64(..1_000_000), 2000, &["", "tmp:"]);
+    let mut tool = sync(&a, &b, &["--prefer-replica", "--not-key", "*tmp:*", "--progress", "log"]);
+    until_following(&b, &[0, 1]);
+    tool.until_text("2 shards, 2 of them read from replicas", HALF_MINUTE);
+    load.until_sent(3000, MINUTE);
+    load.stop();
+    let in_scope = |_: u32, key: &[u8]| !key.windows(4).any(|part| part == b"tmp:");
+    let rules = Rules { in_scope: &in_scope, ..Rules::following(&a.nodes[0]) };
+    until_same(&a, &b, MINUTE, "with keys renamed over the filter's edge", &rules);
+    tool.stop();
+}

@@ -23,7 +23,7 @@ mod wait;
 
 use client::{Client, Cmd, Subscriber};
 use fastrand::Rng;
-use parts::{Blast, CONFIG, LIMIT, cpu_s, peak_mib, plain_blast, transaction_blast, until_following};
+use parts::{Blast, CONFIG, LIMIT, cpu_s, mixed_keys, peak_mib, plain_blast, transaction_blast, until_following};
 use server::Server;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -146,7 +146,7 @@ fn report(what: &str, native: &[Row], ours: &[Row]) {
 
 fn copy(options: &Options) {
     let source = Server::with(&options.server, CONFIG);
-    load_mixed(&mut source.client(), options.n);
+    mixed_keys(options.n, |part| source.client().load(part));
     let want = source.client().dbsize();
     let (mut native, mut ours) = (Vec::new(), Vec::new());
     for _ in 0..options.rounds {
@@ -198,39 +198,6 @@ fn time_to_keys(client: &mut Client, want: i64, started: Instant) -> f64 {
         }
         assert!(started.elapsed() < LIMIT, "only {keys} of {want} keys came");
         std::thread::sleep(Duration::from_millis(5));
-    }
-}
-
-/// Half strings of 100 bytes, a fifth hashes, the rest sorted sets and lists.
-fn load_mixed(client: &mut Client, n: usize) {
-    let mut rng = Rng::with_seed(3);
-    let text: String = (0..2000).map(|_| rng.alphanumeric()).collect();
-    for from in (0..n).step_by(5000) {
-        let part: Vec<Cmd> = (from..n.min(from + 5000))
-            .map(|i| {
-                let at = i % 1000;
-                match i % 20 {
-                    0..10 => cmd!["SET", format!("s:{i}"), text[at..at + 100]],
-                    10..14 => {
-                        let (x, y) = (&text[at..at + 50], &text[at + 50..at + 100]);
-                        cmd!["HSET", format!("h:{i}"), "name", x, "age", i, "addr", y]
-                    }
-                    14..17 => {
-                        let mut zadd = cmd!["ZADD", format!("z:{i}")];
-                        for j in 0..8 {
-                            zadd.extend(cmd![i + j, text[at + j * 4..at + j * 4 + 8]]);
-                        }
-                        zadd
-                    }
-                    _ => {
-                        let mut push = cmd!["RPUSH", format!("l:{i}")];
-                        push.extend((0..10).map(|j| text.as_bytes()[at + j * 10..][..10].to_vec()));
-                        push
-                    }
-                }
-            })
-            .collect();
-        client.load(&part);
     }
 }
 

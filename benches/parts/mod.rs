@@ -1,6 +1,6 @@
 //! What the benchmarks on real servers share: measuring a process, and commands to send flat out.
 
-use crate::client::{Client, Reply, encode};
+use crate::client::{Client, Cmd, Reply, encode};
 use crate::tool::Tool;
 use crate::wait::until;
 use fastrand::Rng;
@@ -45,6 +45,39 @@ pub struct Blast {
     pub replies: usize,
     /// Writes among them.
     pub writes: usize,
+}
+
+/// Half strings of 100 bytes, a fifth hashes, the rest sorted sets and lists, handed to `load` part by part.
+pub fn mixed_keys(n: usize, mut load: impl FnMut(&[Cmd])) {
+    let mut rng = Rng::with_seed(3);
+    let text: String = (0..2000).map(|_| rng.alphanumeric()).collect();
+    for from in (0..n).step_by(5000) {
+        let part: Vec<Cmd> = (from..n.min(from + 5000))
+            .map(|i| {
+                let at = i % 1000;
+                match i % 20 {
+                    0..10 => cmd!["SET", format!("s:{i}"), text[at..at + 100]],
+                    10..14 => {
+                        let (x, y) = (&text[at..at + 50], &text[at + 50..at + 100]);
+                        cmd!["HSET", format!("h:{i}"), "name", x, "age", i, "addr", y]
+                    }
+                    14..17 => {
+                        let mut zadd = cmd!["ZADD", format!("z:{i}")];
+                        for j in 0..8 {
+                            zadd.extend(cmd![i + j, text[at + j * 4..at + j * 4 + 8]]);
+                        }
+                        zadd
+                    }
+                    _ => {
+                        let mut push = cmd!["RPUSH", format!("l:{i}")];
+                        push.extend((0..10).map(|j| text.as_bytes()[at + j * 10..][..10].to_vec()));
+                        push
+                    }
+                }
+            })
+            .collect();
+        load(&part);
+    }
 }
 
 /// 60 % SET, 20 % HSET, 10 % INCR, 10 % ZADD.

@@ -174,13 +174,14 @@ impl Restorer {
     /// `meta` is dropped for targets that don't know it: see [`Restorer::keeps_meta`].
     ///
     /// # Errors
-    /// Faults of values that must be looked into: all for Redis below 6.2, which would exit on them; template hashes for
-    /// targets before 8.10; streams for those since 8.8; hashes whose fields are to expire later.
+    /// Faults of values that must be looked into: all for Redis below 6.2, which would exit on them; template hashes, on
+    /// which 8.10 does; streams' groups; hashes whose fields are to expire later.
     pub fn payload<'a>(&self, raw: &RawValue<'a>, meta: Option<&'a [u8]>) -> Result<Option<Payload<'a>>, Error> {
         if !self.restorable(raw.value_type, raw.project) || is_empty(raw) {
             return Ok(None);
         }
-        if self.exits_on_bad_payload() {
+        let is_template = (opcode::HASH_TMPL_LP..=opcode::HASH_TMPL_ARRAY_REF).contains(&raw.value_type);
+        if self.exits_on_bad_payload() || is_template {
             validate(raw, &limits())?;
         }
         let meta = meta.filter(|_| self.keeps_meta()).unwrap_or_default();
@@ -190,8 +191,8 @@ impl Restorer {
             opcode::HASH_TMPL_LP..=opcode::HASH_TMPL_ARRAY_REF => {
                 (opcode::HASH, &[][..], Cow::Owned(template::to_plain(raw)?))
             }
-            opcode::STREAM_2 | opcode::STREAM_3 | opcode::STREAM_4 | opcode::STREAM_5 if self.checks_entries_read() => {
-                (raw.value_type, &[][..], stream_patch::clamp_entries_read(raw)?)
+            opcode::STREAM | opcode::STREAM_2 | opcode::STREAM_3 | opcode::STREAM_4 | opcode::STREAM_5 => {
+                (raw.value_type, &[][..], stream_patch::made_safe(raw, self.checks_entries_read())?)
             }
             value_type if self.fields_late_ms != 0 && field_expiry::has_times(value_type) => {
                 (value_type, &[][..], field_expiry::shift(raw, self.fields_late_ms)?)

@@ -149,6 +149,34 @@ fn entries_read_above_entries_added_is_clamped_where_it_is_checked() {
     }
 }
 
+/// Redis 8.2 and 8.6 load it, and XPENDING ends them then.
+#[test]
+fn stream_with_a_pending_entry_of_no_consumer_is_for_no_target() {
+    let payload = example("E17");
+    let owned = &payload[1..payload.len() - 10];
+    // At the end the consumer's ids: how many, and 16 bytes each.
+    let mut ownerless = owned[..owned.len() - 17].to_vec();
+    ownerless.push(0);
+    for restorer in [redis((8, 6, 3), 13), redis((7, 0, 0), 10), valkey((9, 1, 2), 80)] {
+        let value_type = if restorer.restorable(21, Project::Redis) { 21 } else { continue };
+        assert!(restorer.payload(&raw(Project::Redis, value_type, owned), None).unwrap().is_some());
+        let error = restorer.payload(&raw(Project::Redis, value_type, &ownerless), None).unwrap_err();
+        assert!(error.to_string().contains("belongs to no consumer"), "{error}");
+    }
+}
+
+/// A damaged one ends 8.10.
+#[test]
+fn template_hash_with_a_damaged_listpack_is_for_no_target() {
+    let payload = example("E31");
+    let mut body = payload[1..payload.len() - 10].to_vec();
+    assert!(redis((8, 10, 2), 15).payload(&raw(Project::Redis, 29, &body), None).unwrap().is_some());
+    // The length that stands behind the last value, in front of the listpack's end.
+    let at = body.len() - 2;
+    body[at] = 9;
+    assert!(redis((8, 10, 2), 15).payload(&raw(Project::Redis, 29, &body), None).is_err());
+}
+
 #[test]
 fn collections_without_elements_have_no_payload() {
     for value_type in [1, 2, 3, 4, 5, 14, 18] {

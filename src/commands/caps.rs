@@ -46,6 +46,8 @@ pub struct TargetCaps {
     pub version: (u16, u16, u16),
     /// Milliseconds added to every expiry that is written; 0 writes them exactly.
     pub expiry_late_ms: i64,
+    /// Every source searches places as the target does. Redis has changed which ones it finds.
+    pub finds_places_alike: bool,
     /// What its version has and it hasn't: renamed commands, and those of servers that claim more than they are.
     pub lacking: Lacking,
 }
@@ -148,7 +150,13 @@ mod tests {
 
     #[test]
     fn knows_compares_with_the_line_of_the_target() {
-        let redis = TargetCaps { valkey: false, version: (8, 6, 1), expiry_late_ms: 0, lacking: Lacking::default() };
+        let redis = TargetCaps {
+            valkey: false,
+            version: (8, 6, 1),
+            expiry_late_ms: 0,
+            finds_places_alike: true,
+            lacking: Lacking::default(),
+        };
         let valkey = TargetCaps { valkey: true, version: (9, 0, 0), ..redis };
         let record = Since::redis_only(8, 6, 2);
         assert!(!redis.knows(record) && !valkey.knows(record));
@@ -159,8 +167,13 @@ mod tests {
 
     #[test]
     fn lateness_saturates_at_what_the_target_takes() {
-        let caps =
-            TargetCaps { valkey: false, version: (8, 0, 0), expiry_late_ms: 3_600_000, lacking: Lacking::default() };
+        let caps = TargetCaps {
+            valkey: false,
+            version: (8, 0, 0),
+            expiry_late_ms: 3_600_000,
+            finds_places_alike: true,
+            lacking: Lacking::default(),
+        };
         assert_eq!(caps.key_expiry_ms(i64::MAX - 1), i64::MAX);
         assert_eq!(caps.key_expiry_ms(5), 3_600_005);
         assert_eq!(caps.field_expiry_ms(i64::MAX), REDIS_FIELD_EXPIRY_MS_MAX);

@@ -194,6 +194,15 @@ impl Parts {
         }
     }
 
+    /// Whether the target has values of this type; a module's may be refused all the same.
+    ///
+    /// # Errors
+    /// What it lacks.
+    pub fn holds(&self, value: &RawValue<'_>) -> Result<(), value::Error> {
+        let name = type_of(value);
+        if self.caps.holds(name) { Ok(()) } else { Err(Unsupported::Type(name.as_str()).into()) }
+    }
+
     /// Counts what `--lossy` left out of a value, and tells of the first of its kind.
     pub fn lost(&self, lost: Option<Unsupported>, (db, key): (u32, &[u8])) {
         let Some(lost) = lost else { return };
@@ -361,6 +370,9 @@ impl<'a> Snapshot<'a> {
             return Ok(());
         }
         let lane = self.parts.router.lane_of(key.name);
+        if let Err(error) = self.parts.holds(&key.value) {
+            return self.cannot_take(key.name, error);
+        }
         let writer = self.parts.writer;
         match writer.copy(&mut self.parts.router, &mut self.gathered, (lane, db), key) {
             Ok(lost) => self.parts.lost(lost, (self.db, key.name)),

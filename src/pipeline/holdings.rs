@@ -50,7 +50,13 @@ mod tests {
     fn what_the_target_lacks_is_named_where_the_source_has_it() {
         let info = Info::parse(b"number_of_libraries:2\r\ndb0:keys=9,expires=0,subexpiry=3\r\n");
         let used = Info::parse(b"cmdstat_xadd:calls=7,usec=1\r\ncmdstat_vadd:calls=1,usec=1\r\n");
-        let caps = |version| TargetCaps { valkey: false, version, expiry_late_ms: 0, lacking: Lacking::default() };
+        let caps = |version| TargetCaps {
+            valkey: false,
+            version,
+            expiry_late_ms: 0,
+            finds_places_alike: true,
+            lacking: Lacking::default(),
+        };
         let scope = Scope::new(ScopeSpec::default()).unwrap();
         let told = |version| cannot_hold(&info, &used, &scope, &caps(version)).len();
         assert_eq!([(8, 0, 0), (7, 4, 0), (7, 0, 0), (6, 0, 0), (3, 2, 0)].map(told), [0, 1, 2, 3, 4]);

@@ -118,7 +118,9 @@ pub async fn prepare(
     let lacking = retrying(&status, "target", job.retry_for, async || Ok(preflight::lacking(&target).await?)).await?;
     let late_ms = i64::try_from(job.expiry_grace.as_millis()).unwrap_or(i64::MAX);
     let (valkey, version) = (found.info.is_valkey(), found.info.version());
-    let caps = TargetCaps { valkey, version, expiry_late_ms: late_ms, lacking };
+    let alike = |source: &Info| (source.is_valkey(), source.version()) == (valkey, version);
+    let finds_places_alike = sources.primaries.iter().all(|primary| alike(&primary.info));
+    let caps = TargetCaps { valkey, version, expiry_late_ms: late_ms, finds_places_alike, lacking };
     tell_what_cannot_be_held(&sources, &scope, &caps).await;
     let footer_version = ask_footer(&target, &identity, &status, &job).await?;
     // Whatever passes is waited for: a connection that breaks here is no reason to end.

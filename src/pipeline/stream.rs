@@ -624,6 +624,9 @@ impl<'a> Stream<'a> {
             return Ok(());
         }
         let value = rdb::verify(payload, true).map_err(CopyError::Damaged)?;
+        if let Err(error) = self.parts.holds(&value.value) {
+            return self.cannot_put(self.db, key, error);
+        }
         let db = self.parts.scope.target_database(self.db);
         let place = self.parts.router.place_of(key);
         let attributes = Attributes {

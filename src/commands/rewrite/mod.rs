@@ -300,9 +300,15 @@ pub(super) fn zstore(call: &Call<'_>) -> Result<Rewrite, Error> {
     as_is_or_copy(!counts || call.caps.knows(Since::redis_only(8, 8, 0)))
 }
 
+/// GEORADIUS and GEORADIUSBYMEMBER, which are streamed where they store.
+pub(super) fn georadius(call: &Call<'_>) -> Result<Rewrite, Error> {
+    as_is_or_copy(call.caps.finds_places_alike)
+}
+
 pub(super) fn geosearchstore(call: &Call<'_>) -> Result<Rewrite, Error> {
     let polygon = call.rest(3).any(|arg| is(arg, "BYPOLYGON"));
-    as_is_or_copy(!polygon || call.caps.knows(Since::valkey_only(9, 0)))
+    let known = !polygon || call.caps.knows(Since::valkey_only(9, 0));
+    as_is_or_copy(known && call.caps.finds_places_alike)
 }
 
 /// ZPOPMIN and ZPOPMAX: before 5.0 the same by rank.

@@ -5,7 +5,13 @@ use crate::commands::{lookup, replayable};
 const NOW: i64 = 1_000_000;
 
 fn redis(major: u16, minor: u16, patch: u16) -> TargetCaps {
-    TargetCaps { valkey: false, version: (major, minor, patch), expiry_late_ms: 0, lacking: Lacking::default() }
+    TargetCaps {
+        valkey: false,
+        version: (major, minor, patch),
+        expiry_late_ms: 0,
+        finds_places_alike: true,
+        lacking: Lacking::default(),
+    }
 }
 
 fn valkey(major: u16, minor: u16) -> TargetCaps {
@@ -237,7 +243,7 @@ fn target(word: &str) -> TargetCaps {
     let mut parts = version.split('.').map(|part| part.parse().expect("a number"));
     let mut next = || parts.next().unwrap_or(0);
     let version = (next(), next(), next());
-    TargetCaps { valkey: is_valkey, version, expiry_late_ms: 0, lacking: Lacking::default() }
+    TargetCaps { valkey: is_valkey, version, expiry_late_ms: 0, finds_places_alike: true, lacking: Lacking::default() }
 }
 
 #[test]
@@ -287,6 +293,10 @@ fn commands_that_a_target_lacks_are_said_otherwise() {
         ("PERSIST k", "PERSIST k"),
     ] {
         assert_eq!(sent(line, caps), expected, "{line}");
+    }
+    let unlike = TargetCaps { finds_places_alike: false, ..redis(8, 0, 0) };
+    for line in ["GEORADIUS g 1 2 3 km STORE d", "GEOSEARCHSTORE d g FROMLONLAT 1 2 BYRADIUS 3 km"] {
+        assert_eq!((sent(line, unlike), sent(line, redis(8, 0, 0))), ("[copy]".into(), line.into()));
     }
     let both = without(&["SWAPDB"]).lacking.with(without(&["COPY"]).lacking);
     let caps = TargetCaps { lacking: both, ..caps };

@@ -207,6 +207,9 @@ impl Stream<'_> {
             self.unit.command(db, place, del.args().raw());
             return Ok(());
         };
+        if let Err(error) = self.parts.holds(&value.value) {
+            return self.cannot_put(source_db, key, error);
+        }
         let writer = self.parts.writer;
         let attributes = Attributes { expires_at_ms: writer.late(found.expires_at_ms), ..Attributes::default() };
         let unit = &mut self.unit;

@@ -34,6 +34,7 @@ const HELD: &str = "
 7.0 XGROUP CREATE xtomb h 2-1 ENTRIESREAD 2
 8.6/- XADD xidmp IDMP p1 i1 * a 1
 8.6/- XADD xidmp IDMP p2 i1 * a 2
+8.6/- XADD xset 1-1 f v
 8.6/- XCFGSET xset IDMP-DURATION 50
 8.8/- XADD xnack 1-1 f 1
 8.8/- XADD xnack 2-1 f 2
@@ -300,6 +301,7 @@ const WRITTEN: &str = "
 8.6/- XADD w:x4 IDMP p1 i1 * f v
 8.6/- XADD w:x4 IDMP p1 i1 * f v
 8.6/- XADD w:x4 IDMP p1 i2 * f v
+8.6/- XADD w:x5 1-1 f v
 8.6/- XCFGSET w:x5 IDMP-DURATION 50
 8.8/- XADD w:x6 1-1 f 1
 8.8/- XADD w:x6 2-1 f 2

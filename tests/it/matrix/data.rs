@@ -60,7 +60,7 @@ const HELD: &str = "
 
 /// In this order, on one connection.
 ///
-/// INCRBYFLOAT of a key that expires is left to 6.0, HINCRBYFLOAT of a field that does to 8.2: what older servers stream for
+/// INCRBYFLOAT of a key that expires is left to 6.0, HINCRBYFLOAT of a field that does to 8.2 and Valkey 9.1: what older servers stream for
 /// it takes the expiry away on every replica.
 const WRITTEN: &str = "
 0 SET w:s v
@@ -237,7 +237,7 @@ const WRITTEN: &str = "
 7.4/9.0 HPERSIST w:hx FIELDS 1 b
 7.4/9.0 HPEXPIREAT w:hx {farther} GT FIELDS 2 d g
 7.4/9.0 HPEXPIREAT w:hx {far} LT FIELDS 2 d b
-8.2/9.0 HINCRBYFLOAT w:hx a 0.5
+8.2/9.1 HINCRBYFLOAT w:hx a 0.5
 7.4/9.0 COPY w:hx w:hxc
 7.4/9.0 RENAME w:hxc w:hxr
 7.4/9.0 HSET w:hx d replaced

@@ -56,7 +56,10 @@ impl Extras {
 
     /// What the other lacks or has in another way, but for losses.
     pub fn differences(&self, other: &Extras, losses: &[Loss]) -> Vec<String> {
-        let wanted = self.0.iter().filter(|(_, (loss, _))| !losses.contains(loss));
+        // Idempotent producers are a part of a stream.
+        let is_lost =
+            |loss: &Loss| losses.contains(loss) || *loss == Loss::Idempotency && losses.contains(&Loss::Streams);
+        let wanted = self.0.iter().filter(|(_, (loss, _))| !is_lost(loss));
         let mut lines: Vec<String> = wanted
             .filter(|(name, (_, value))| other.0.get(*name).map(|(_, found)| found) != Some(value))
             .map(|(name, (_, value))| format!("{name}: {value:?} != {:?}", other.0.get(name)))

@@ -194,7 +194,6 @@ fn what_is_not_built_yet_is_refused_by_name() {
     for (arguments, word) in [
         (&["redis://a", "redis://b", "--copy", "scan"][..], "--copy scan"),
         (&["redis://a", "redis://b", "--guard-memory", "90%"], "--guard-memory"),
-        (&["redis://a", "redis://b", "--lossy"], "--lossy"),
         (&["redis://a", "redis://b", "--http", "127.0.0.1:1"], "--http"),
         (&["dump.rdb", "redis://b"], "reading from a file"),
     ] {

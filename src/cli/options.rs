@@ -159,7 +159,7 @@ struct Writing {
     /// Accept a target with an allkeys-* policy [default: off]
     #[arg(long)]
     allow_eviction: bool,
-    /// Write the nearest value that the target can hold (not yet) [default: off]
+    /// Write the nearest value that the target can hold, and count it [default: off]
     #[arg(long)]
     lossy: bool,
 }

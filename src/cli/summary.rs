@@ -14,6 +14,11 @@ pub fn text(summary: &Summary) -> String {
     let mut lines = vec![headline(summary), format!("keys: {keys}")];
     lines.extend(key_lines(summary));
     lines.extend(skipped_line(summary));
+    if !summary.losses.is_empty() {
+        let all: u64 = summary.losses.values().sum();
+        let kinds = summary.losses.iter().map(|(what, n)| format!("{n} without {what}"));
+        lines.push(format!("lossy: {all} ({})", join(kinds)));
+    }
     if summary.keys_expired > 0 {
         lines.push(format!("expired: {}", summary.keys_expired));
     }
@@ -163,6 +168,7 @@ mod tests {
             transactions_split: 0,
             keys_expired: 2,
             replies_unseen: 3,
+            losses: [("expiry of hash fields", 3), ("idempotent producers", 1)].into(),
             errors: [("OOM".to_owned(), 4), ("connection".to_owned(), 1)].into(),
             offsets: vec![("h:1".to_owned(), ReplOffset(123))],
             ..summary()
@@ -171,6 +177,7 @@ mod tests {
         for line in [
             "stopped: job j was following",
             "skipped: 11 (10 keys out of scope, 1 commands skipped)",
+            "lossy: 4 (3 without expiry of hash fields, 1 without idempotent producers)",
             "expired: 2",
             "replies unseen: 3",
             "errors: 4 OOM, 1 connection",

@@ -28,13 +28,13 @@ mod rewrite;
 mod rows;
 mod table;
 
-pub use caps::{Since, TargetCaps};
+pub use caps::{Lacking, Since, TargetCaps};
 pub use cut::{cut, cut_to, is_key_list};
 pub use judge::{CopyKey, Databases, Verdict, Why, judge};
 pub use keys::{KeyAt, Role, SmallKeys, keys};
 pub use learnt::{CommandInfo, Learnt, LearntError, MovableKeys};
 pub use replay::replayable;
-pub use rewrite::{Restore, Rewrite, normalise};
+pub use rewrite::{Lost, Restore, Rewrite, normalise};
 pub use table::{Group, KeyRule, Replay, Shape, Spec, is_known_name, known_names, lookup};
 
 /// A command whose arguments are not what its name demands: the stream is damaged, or the table is wrong.

@@ -6,8 +6,8 @@
 use super::Role;
 use super::caps::Since;
 use super::rewrite::{
-    bitop, copy, discard, effects, flush, function_load, function_restore, geosearchstore, hash, list, publish,
-    renamenx, restore, script_flush, stream, string, unlink, zadd, zpop, zstore,
+    bitop, copy, discard, effects, flush, function_load, function_restore, georadius, geosearchstore, hash, list,
+    publish, renamenx, restore, script_flush, stream, string, unlink, zadd, zpop, zstore,
 };
 use super::table::{Group, KeyRule, Replay, Shape, Spec};
 use crate::filter::TypeName;
@@ -134,8 +134,8 @@ pub(super) static ROWS: &[Spec] = &[
     Spec::new("ZDIFFSTORE", KeyRule::StoreCounted, NO, ZSET, Shape::Store).since(Since::redis(6, 2)),
     Spec::new("ZRANGESTORE", STORE_ONE, NO, ZSET, Shape::Store).since(Since::redis(6, 2)),
     Spec::new("GEOSEARCHSTORE", STORE_ONE, NO, ZSET, Shape::Store).rewrite(geosearchstore).since(Since::redis(6, 2)),
-    Spec::new("GEORADIUS", KeyRule::GeoStore { options: 6 }, NO, ZSET, Shape::Store).since(Since::redis(3, 2)),
-    Spec::new("GEORADIUSBYMEMBER", KeyRule::GeoStore { options: 5 }, NO, ZSET, Shape::Store).since(Since::redis(3, 2)),
+    Spec::new("GEORADIUS", KeyRule::GeoStore { options: 6 }, NO, ZSET, Shape::Store).rewrite(georadius).since(Since::redis(3, 2)),
+    Spec::new("GEORADIUSBYMEMBER", KeyRule::GeoStore { options: 5 }, NO, ZSET, Shape::Store).rewrite(georadius).since(Since::redis(3, 2)),
     // Hashes
     Spec::new("HSET", ONE, YES, HASH, Shape::Own).rewrite(hash::hset),
     Spec::new("HMSET", ONE, YES, HASH, Shape::Own),

@@ -30,11 +30,6 @@ const REFUSED: &[Unbuilt] = &[
         hint: "leave it out: a target that answers OOM is waited for",
     },
     Unbuilt {
-        what: "--lossy",
-        asked: |raw| raw.target.lossy == Some(true),
-        hint: "leave it out: a value that the target can't hold then stops the job (--on-error)",
-    },
-    Unbuilt {
         what: "--http",
         asked: |raw| raw.http.listen.is_some(),
         hint: "leave it out: --progress log prints the same every 5 s",
@@ -64,7 +59,6 @@ mod tests {
             "[source]\nurl = 'dump.rdb'",
             "[source]\ncopy = 'scan'",
             "[target]\nguard_memory = '90%'",
-            "[target]\nlossy = true",
             "[http]\nlisten = ':1'",
         ] {
             let raw = toml::from_str(text).unwrap();
@@ -76,7 +70,7 @@ mod tests {
             "[source]\nurl = 'redis://h?cluster=false'\ncopy = 'snapshot'\nprefer_replica = true",
             "[source]\nurl = 'redis://a,b?cluster=true'",
             "[target]\nurl = 'redis://h?cluster=true'",
-            "[target]\nexpiry_grace = 0\nlossy = false",
+            "[target]\nexpiry_grace = 0\nlossy = true",
         ] {
             let raw = toml::from_str(text).unwrap();
             assert!(refuse(&raw).is_ok(), "{text}");

@@ -44,6 +44,8 @@ pub struct Job {
     /// Connections per shard and target primary, 1 to `LANES_MAX`; `None` = as measured.
     pub lanes: Option<u16>,
     pub on_error: OnError,
+    /// Write the nearest value that the target can hold, and count it.
+    pub lossy: bool,
     pub ack: Ack,
     /// How much later expiries are written while following.
     pub expiry_grace: Duration,
@@ -146,6 +148,7 @@ impl Job {
             yes: flags.yes,
             lanes,
             on_error: raw.on_error.unwrap_or_default(),
+            lossy: raw.target.lossy.unwrap_or(false),
             ack: raw.source.ack.unwrap_or_default(),
             expiry_grace: raw.target.expiry_grace.map_or(EXPIRY_GRACE_DEFAULT, |span| span.0),
             allow_eviction: raw.target.allow_eviction.unwrap_or(false),

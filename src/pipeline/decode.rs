@@ -13,7 +13,7 @@ use super::motion::Motions;
 use super::past::PastLanes;
 use super::prepare::SourcesOf;
 use super::shard::{Leader, OwnedSlots};
-use super::value::{self, ValueWriter};
+use super::value::{self, Gathered, ValueWriter};
 use crate::clock::now_ms;
 use crate::commands::{self, LearntError, TargetCaps};
 use crate::delivery::guard::Standing;
@@ -22,7 +22,7 @@ use crate::delivery::unit::{Batch, Task};
 use crate::filter::{Scope, TypeName};
 use crate::journal::{self, Journal, Read};
 use crate::offset::ReplOffset;
-use crate::rdb::{self, Decoder, Event, Key, KeyHead, Limits, RawValue, Rewriter, opcode};
+use crate::rdb::{self, Decoder, Event, Key, KeyHead, Limits, RawValue, Rewriter, Unsupported, opcode};
 use crate::repl::resync::Framing;
 use crate::resp::{self, encode};
 use crate::route::{Router, UnitBuilder};
@@ -67,6 +67,8 @@ pub enum Error {
     OutOfScope { command: String, db: u32, offset: ReplOffset },
     #[error("the source writes to database {db}, but the target has no database {target_db} (offset {offset})")]
     NoDatabase { db: u32, target_db: u32, offset: ReplOffset },
+    #[error("function library {library:?} can't be written to the target: it has no functions (Redis has since 7.0)")]
+    NoFunctions { library: String },
     #[error("the target has nothing like {command} (database {db}, offset {offset})")]
     CannotSend { command: String, db: u32, offset: ReplOffset },
     #[error(
@@ -103,6 +105,7 @@ impl Error {
             | Error::Learnt { .. }
             | Error::OutOfScope { .. }
             | Error::CannotSend { .. }
+            | Error::NoFunctions { .. }
             | Error::OverSlots { .. }
             | Error::NoDatabase { .. }
             | Error::Ended => false,
@@ -124,7 +127,11 @@ impl Error {
             Error::OutOfScope { command, .. } => {
                 format!("copy whole databases, or leave it out with --not-command {}", command.to_ascii_lowercase())
             }
+            Error::Value { error: value::Error::Unsupported(lost), .. } if lost.is_partial() => {
+                format!("--lossy writes it without {}; or leave it out with --not-key, or --on-error skip", lost.what())
+            }
             Error::Value { .. } => "leave it out with --not-key, or --on-error skip".into(),
+            Error::NoFunctions { .. } => "leave them out with --not-command function, or --on-error skip".into(),
             Error::Copy(CopyError::Net(error)) => return error.hint(),
             Error::Target(AskError::Target(error)) => return error.hint(),
             Error::Snapshot(_) => "check the source's memory and the network, then copy again".into(),
@@ -190,6 +197,24 @@ impl Parts {
         }
     }
 
+    /// Whether the target has values of this type; a module's may be refused all the same.
+    ///
+    /// # Errors
+    /// What it lacks.
+    pub fn holds(&self, value: &RawValue<'_>) -> Result<(), value::Error> {
+        let name = type_of(value);
+        if self.caps.holds(name) { Ok(()) } else { Err(Unsupported::Type(name.as_str()).into()) }
+    }
+
+    /// Counts what `--lossy` left out of a value, and tells of the first of its kind.
+    pub fn lost(&self, lost: Option<Unsupported>, (db, key): (u32, &[u8])) {
+        let Some(lost) = lost else { return };
+        if self.status.lost(lost.what()) {
+            let key = escape_key(key);
+            tracing::warn!(db, key, without = lost.what(), reason = %lost, "written without what the target can't hold");
+        }
+    }
+
     /// Whether functions and scripts are taken from here: all primaries of a cluster have the same.
     pub fn leads(&self) -> bool {
         self.leads.0.is(self.leads.1)
@@ -220,6 +245,7 @@ pub struct Snapshot<'a> {
     copied: HashSet<u64>,
     counts: Counts,
     big: Option<Big>,
+    gathered: Gathered,
 }
 
 /// A large value that comes in pieces.
@@ -254,6 +280,7 @@ impl<'a> Snapshot<'a> {
             copied: HashSet::new(),
             counts: Counts::default(),
             big: None,
+            gathered: Gathered::default(),
         })
     }
 
@@ -268,17 +295,21 @@ impl<'a> Snapshot<'a> {
                 None => self.more(&mut decoder)?,
                 Some(Event::End { .. }) => break,
                 Some(Event::Key(key)) => self.key(&key)?,
-                Some(Event::BigKey(head)) => match self.big_key(&head) {
+                Some(Event::BigKey(head)) => match self.big_key(&head)? {
                     true => decoder.stream_value()?,
                     false => decoder.skip_value(),
                 },
                 Some(event) => self.other(event)?,
+            }
+            if self.gathered.is_full() {
+                self.gathered.give(&mut self.parts.router);
             }
             if self.parts.router.bytes() >= BATCH_BYTES {
                 self.hand_over()?;
             }
         }
         self.check_mark(&decoder)?;
+        self.gathered.give(&mut self.parts.router);
         self.hand_over()?;
         // Before the record that says the copy is complete: a process that finds it doesn't look for leftovers.
         if self.parts.leftovers == Leftovers::RemoveAfter {
@@ -297,6 +328,7 @@ impl<'a> Snapshot<'a> {
     fn more(&mut self, decoder: &mut Decoder) -> Result<(), Error> {
         if self.journal.written() <= self.read {
             // Nothing to do but to wait: what was gathered needn't.
+            self.gathered.give(&mut self.parts.router);
             self.hand_over()?;
         }
         self.buf.clear();
@@ -341,11 +373,16 @@ impl<'a> Snapshot<'a> {
             return Ok(());
         }
         let lane = self.parts.router.lane_of(key.name);
-        match self.parts.writer.copy(&mut self.parts.router, lane, db, key) {
-            Ok(()) => {}
-            Err(error) if self.parts.skip_faults => return self.skip(key.name, &error),
-            Err(error) => return Err(Error::Value { db: self.db, key: escape_key(key.name), error }),
+        if let Err(error) = self.parts.holds(&key.value) {
+            return self.cannot_take(key.name, error);
         }
+        let writer = self.parts.writer;
+        match writer.copy(&mut self.parts.router, &mut self.gathered, (lane, db), key) {
+            Ok(lost) => self.parts.lost(lost, (self.db, key.name)),
+            Err(error) => return self.cannot_take(key.name, error),
+        }
+        // The lanes count values; of what is gathered they see transactions.
+        self.parts.shard.copied.keys_done.add(self.gathered.take_values());
         self.count(db, key.name, name, key.expires_at_ms);
         Ok(())
     }
@@ -387,15 +424,23 @@ impl<'a> Snapshot<'a> {
     }
 
     /// Takes a key whose value is too large to hold; true if it is wanted.
-    fn big_key(&mut self, head: &KeyHead<'_>) -> bool {
+    fn big_key(&mut self, head: &KeyHead<'_>) -> Result<bool, Error> {
         let type_name = type_by_number(head.value_type);
         let db = self.parts.scope.target_database(self.db);
         if !self.in_scope(head.name, type_name) {
             self.counts.filtered += 1;
-            return false;
+            return Ok(false);
         }
         if self.is_kept(db, head.name) {
-            return false;
+            return Ok(false);
+        }
+        let held = match self.parts.caps.holds(type_name) {
+            true => self.parts.writer.meta_lost(head.meta),
+            false => Err(Unsupported::Type(type_name.as_str())),
+        };
+        match held {
+            Ok(lost) => self.parts.lost(lost, (self.db, head.name)),
+            Err(problem) => return self.cannot_take(head.name, problem.into()).map(|()| false),
         }
         self.count(db, head.name, type_name, head.expires_at_ms);
         self.big = Some(Big {
@@ -404,7 +449,15 @@ impl<'a> Snapshot<'a> {
             db,
             key: head.name.to_vec(),
         });
-        true
+        Ok(true)
+    }
+
+    /// Says that the target can't hold a value; only with `--on-error skip` or `recopy` it is left out.
+    fn cannot_take(&mut self, name: &[u8], error: value::Error) -> Result<(), Error> {
+        if self.parts.skip_faults {
+            return self.skip(name, &error);
+        }
+        Err(Error::Value { db: self.db, key: escape_key(name), error })
     }
 
     /// Takes an event that is no key.
@@ -415,15 +468,17 @@ impl<'a> Snapshot<'a> {
                 self.parts.shard.copied.keys_total.add(keys);
             }
             Event::Aux { name, value } => self.aux(&name, &value),
-            Event::Function { code } => self.function(&code),
+            Event::Function { code } => self.function(&code)?,
             Event::BigPiece(piece) => self.piece(|rewriter, out| rewriter.piece(&piece, out))?,
             Event::BigEnd => {
                 self.piece(|rewriter, out| {
                     rewriter.finish(out);
                     Ok(())
                 })?;
-                self.big = None;
-                self.parts.shard.copied.keys_done.add(1);
+                if let Some(big) = self.big.take() {
+                    self.parts.lost(big.rewriter.lost(), (self.db, &big.key));
+                    self.parts.shard.copied.keys_done.add(1);
+                }
             }
             Event::FunctionPreGa { name, .. } => {
                 tracing::warn!(function = escape_key(&name), "a function of a release candidate is left out");
@@ -448,11 +503,14 @@ impl<'a> Snapshot<'a> {
             encode::command(&mut bytes, args);
             commands += 1;
         });
-        if let Err(error) = written {
-            let (db, key) = (self.db, escape_key(&big.key));
-            return Err(Error::Value { db, key, error: error.into() });
-        }
         let (lane, db) = (big.lane, big.db);
+        if let Err(error) = written {
+            // What is there of it goes again, and the pieces to come are left out.
+            let key = std::mem::take(&mut big.key);
+            self.big = None;
+            self.parts.router.piece(lane, db, 1, |out| encode::command(out, &[b"DEL", &key[..]]));
+            return self.cannot_take(&key, error.into());
+        }
         if commands > 0 {
             self.parts.router.piece(lane, db, commands, |out| out.extend_from_slice(&bytes));
         }
@@ -483,17 +541,23 @@ impl<'a> Snapshot<'a> {
         router.unit(&mut unit, 0, ReplOffset(0));
     }
 
-    fn function(&mut self, code: &[u8]) {
+    fn function(&mut self, code: &[u8]) -> Result<(), Error> {
         let load: [&[u8]; 4] = [b"FUNCTION", b"LOAD", b"REPLACE", code];
         if !self.parts.leads() || !self.passes(&load) {
-            return;
+            return Ok(());
         }
-        if !self.parts.caps.valkey && self.parts.caps.version < (7, 0, 0) {
-            tracing::warn!("the target is too old for functions: a library is left out");
+        if !self.parts.caps.has_functions() {
+            let library = library_name(code);
+            if !self.parts.skip_faults {
+                return Err(Error::NoFunctions { library });
+            }
+            tracing::warn!(library, "left out: the target has no functions");
+            self.parts.status.error("function");
             self.parts.status.commands_skipped.add(1);
-            return;
+            return Ok(());
         }
         self.keyless(&load);
+        Ok(())
     }
 
     fn passes(&self, args: &[&[u8]]) -> bool {
@@ -507,6 +571,13 @@ impl<'a> Snapshot<'a> {
         copied.keys_expired.add(std::mem::take(&mut self.counts.expired));
         send(&self.parts.batches, self.parts.router.take(ReplOffset(0), 0))
     }
+}
+
+/// The name that a library's first line gives it: `#!lua name=mylib`.
+fn library_name(code: &[u8]) -> String {
+    let first = code.split(|byte| *byte == b'\n').next().unwrap_or_default();
+    let mut words = first.split(|byte| byte.is_ascii_whitespace());
+    escape_key(words.find_map(|word| word.strip_prefix(b"name=")).unwrap_or_default())
 }
 
 /// Hands a batch to the lanes, waiting until they have room.

@@ -13,6 +13,7 @@ mod decode;
 mod deliver;
 mod feed;
 mod finish;
+mod holdings;
 mod learn;
 mod members;
 mod motion;

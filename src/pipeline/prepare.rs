@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::finish::OldSource;
+use super::holdings::cannot_hold;
 use super::members::Members;
 use super::motion::Motions;
 use super::shard::{Feeders, OwnedSlots};
@@ -14,6 +15,7 @@ use super::sources::{self, Sources};
 use super::together::Together;
 use super::value::ValueWriter;
 use super::{Error, key_hash};
+use crate::args::OwnedArgs;
 use crate::commands::TargetCaps;
 use crate::config::valid::{self, Job};
 use crate::config::words::{Existing, OnError};
@@ -113,8 +115,14 @@ pub async fn prepare(
     let owner = Arc::new(own(&target, &identity, &status, &job).await?);
     *owned = Some(Arc::clone(&owner));
     end_ended(&target, &identity, &status, &job, may_be_new).await?;
-    let footer_version = ask_footer(&target, &identity, &status, &job).await?;
+    let lacking = retrying(&status, "target", job.retry_for, async || Ok(preflight::lacking(&target).await?)).await?;
     let late_ms = i64::try_from(job.expiry_grace.as_millis()).unwrap_or(i64::MAX);
+    let (valkey, version) = (found.info.is_valkey(), found.info.version());
+    let alike = |source: &Info| (source.is_valkey(), source.version()) == (valkey, version);
+    let finds_places_alike = sources.primaries.iter().all(|primary| alike(&primary.info));
+    let caps = TargetCaps { valkey, version, expiry_late_ms: late_ms, finds_places_alike, lacking };
+    tell_what_cannot_be_held(&sources, &scope, &caps).await;
+    let footer_version = ask_footer(&target, &identity, &status, &job).await?;
     // Whatever passes is waited for: a connection that breaks here is no reason to end.
     let read = async || read_checkpoints(&target, &job.name).await;
     let mut checkpoints = retrying(&status, "target", job.retry_for, read).await?;
@@ -140,8 +148,8 @@ pub async fn prepare(
         identity,
         owner,
         lanes,
-        writer: ValueWriter::new(&found.info, footer_version, late_ms),
-        caps: TargetCaps { valkey: found.info.is_valkey(), version: found.info.version(), expiry_late_ms: late_ms },
+        writer: ValueWriter::new(&found.info, footer_version, late_ms, job.lossy).rebuilding(lacks_restore(&caps)),
+        caps,
         late_ms,
         old_sources: Vec::new(),
         in_scope: exempt(in_scope, kept.clone()),
@@ -157,6 +165,23 @@ pub async fn prepare(
         job,
     };
     begin(plan, sources, checkpoints).await
+}
+
+fn lacks_restore(caps: &TargetCaps) -> bool {
+    let restore = OwnedArgs::new(&["RESTORE"]);
+    crate::commands::lookup(restore.args()).is_some_and(|spec| !caps.knows_command(spec))
+}
+
+/// Names what the source has, as far as it can be asked, and the target has no place for.
+async fn tell_what_cannot_be_held(sources: &Sources, scope: &Scope, caps: &TargetCaps) {
+    for primary in &sources.primaries {
+        // Without that answer less is known before it is met.
+        let used = primary.origin.primary_side().ask(&[&b"INFO"[..], b"commandstats"]).await;
+        let used = used.ok().and_then(|reply| Some(Info::parse(reply.bytes()?))).unwrap_or_default();
+        for what in cannot_hold(&primary.info, &used, scope, caps) {
+            tracing::warn!(source = %primary.origin.primary(), "the target can't hold what the source has: {what}");
+        }
+    }
 }
 
 /// How many connections are made to each primary of the target.

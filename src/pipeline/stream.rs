@@ -15,7 +15,7 @@ use super::learn::{Answer, AskError};
 use super::value::Attributes;
 use crate::args::{Args, OwnedArgs};
 use crate::commands::{
-    self, CopyKey, Databases, KeyAt, Restore, Rewrite, Shape, SmallKeys, Spec, Verdict, judge, normalise,
+    self, CopyKey, Databases, KeyAt, Lost, Restore, Rewrite, Shape, SmallKeys, Spec, Verdict, judge, normalise,
 };
 use crate::delivery::guard::{self, Guards, Standing};
 use crate::delivery::record::{self, is_own_key};
@@ -23,7 +23,7 @@ use crate::delivery::slots::record as slot_record;
 use crate::delivery::unit::{Batch, LaneId};
 use crate::journal::Read;
 use crate::offset::ReplOffset;
-use crate::rdb;
+use crate::rdb::{self, Unsupported};
 use crate::resp::command::{Parsed, Parser};
 use crate::resp::encode;
 use crate::route::{Place, UnitBuilder};
@@ -266,7 +266,7 @@ impl<'a> Stream<'a> {
             || !plain
             || !parts.scope.is_whole()
             || parts.kept.is_some()
-            || !parts.caps.knows(spec.since)
+            || !parts.caps.knows_command(spec)
             || parts.copy_keys.guards(self.offset)
             || !self.unit.is_empty()
         {
@@ -380,17 +380,9 @@ impl<'a> Stream<'a> {
         let rewrite = normalise(command.args, command.spec, received_ms, &self.parts.caps);
         match rewrite.map_err(|error| self.bad(error))? {
             Rewrite::AsIs => self.place(command, true),
-            Rewrite::Replace(list) => {
-                let alone = list.len() == 1;
-                for owned in &list {
-                    let args = owned.args();
-                    match commands::lookup(args) {
-                        Some(spec) => self.place(Command { args, spec }, alone)?,
-                        None => unreachable!("commands are only replaced by commands of the table"),
-                    }
-                }
-                Ok(())
-            }
+            Rewrite::Replace(list) => self.place_all(&list),
+            Rewrite::Nearest { commands, lost } => self.nearest(command, &commands, lost),
+            Rewrite::NoType(name) => self.cannot_write(command, Unsupported::Type(name.as_str())),
             Rewrite::Drop => Ok(()),
             Rewrite::Restore(restore) => self.restore(command, restore),
             Rewrite::RestoreFunctions { payload, policy } => self.restore_functions(command, payload, policy),
@@ -398,12 +390,69 @@ impl<'a> Stream<'a> {
                 let keys = self.written_keys(command)?;
                 self.copy(&keys)
             }
+            // Without SWAPDB both databases are copied anew, without FLUSHALL their keys are deleted.
+            Rewrite::CannotSend if matches!(command.spec.shape, Shape::SwapDb | Shape::FlushAll | Shape::FlushDb) => {
+                self.whole_among_others(command)
+            }
             Rewrite::CannotSend if self.parts.skip_faults => {
                 self.skip(&command.spec.name);
                 Ok(())
             }
             Rewrite::CannotSend => Err(self.cannot_send(command.spec)),
         }
+    }
+
+    /// Adds what stands for a command of the source, in its order.
+    fn place_all(&mut self, list: &[OwnedArgs]) -> Result<(), Error> {
+        let alone = list.len() == 1;
+        for owned in list {
+            let args = owned.args();
+            match commands::lookup(args) {
+                Some(spec) => self.place(Command { args, spec }, alone)?,
+                None => unreachable!("commands are only replaced by commands of the table"),
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds what comes nearest to a command that the target has no place for, if that is accepted.
+    fn nearest(&mut self, command: Command<'_>, nearest: &[OwnedArgs], lost: Lost) -> Result<(), Error> {
+        let lost = match lost {
+            Lost::FieldExpiry => Unsupported::FieldExpiry,
+            Lost::Idempotency => Unsupported::Idempotency,
+        };
+        if !self.parts.writer.is_lossy() {
+            return self.cannot_write(command, lost);
+        }
+        if self.is_guarded(command)? {
+            return Ok(());
+        }
+        let key = self.written_keys(command)?.into_iter().next();
+        self.parts.lost(Some(lost), (self.db, &key.map(|key| key.key).unwrap_or_default()));
+        self.place_all(nearest)
+    }
+
+    /// Says that the target can't hold what a command writes; only `--on-error skip` goes on without it.
+    ///
+    /// The source isn't asked what its keys hold: what the target lacks is known without.
+    fn cannot_write(&mut self, command: Command<'_>, lost: Unsupported) -> Result<(), Error> {
+        if self.is_guarded(command)? {
+            return Ok(());
+        }
+        let key = self.written_keys(command)?.into_iter().find(|key| !self.has_passed(&key.key));
+        match key {
+            Some(key) => self.cannot_put(key.db, &key.key, lost.into()),
+            None => Ok(()),
+        }
+    }
+
+    /// True if the command's keys stand elsewhere than the stream, so that they are left alone or copied.
+    fn is_guarded(&mut self, command: Command<'_>) -> Result<bool, Error> {
+        commands::keys(command.spec, command.args, &mut self.keys).map_err(|error| self.bad(error))?;
+        let keys = std::mem::take(&mut self.keys);
+        let stopped = self.is_stopped_by_guard(command, &keys);
+        self.keys = keys;
+        stopped
     }
 
     fn skip(&mut self, command: &str) {
@@ -577,6 +626,9 @@ impl<'a> Stream<'a> {
             return Ok(());
         }
         let value = rdb::verify(payload, true).map_err(CopyError::Damaged)?;
+        if let Err(error) = self.parts.holds(&value.value) {
+            return self.cannot_put(self.db, key, error);
+        }
         let db = self.parts.scope.target_database(self.db);
         let place = self.parts.router.place_of(key);
         let attributes = Attributes {
@@ -587,7 +639,13 @@ impl<'a> Stream<'a> {
         let writer = self.parts.writer;
         let unit = &mut self.unit;
         let put = writer.replace(key, &value.value, value.meta, &attributes, |raw| unit.command(db, place, raw));
-        put.or_else(|error| self.cannot_put(self.db, key, error))
+        match put {
+            Ok(lost) => {
+                self.parts.lost(lost, (self.db, key));
+                Ok(())
+            }
+            Err(error) => self.cannot_put(self.db, key, error),
+        }
     }
 
     fn restore_functions(&mut self, command: Command<'_>, payload: usize, policy: &str) -> Result<(), Error> {

@@ -174,13 +174,15 @@ impl Restorer {
     /// `meta` is dropped for targets that don't know it: see [`Restorer::keeps_meta`].
     ///
     /// # Errors
-    /// Faults of values that must be looked into: all for Redis below 6.2, which would exit on them; template hashes for
-    /// targets before 8.10; streams for those since 8.8; hashes whose fields are to expire later.
+    /// Faults of values that must be looked into: all for Redis below 6.2, which would exit on them; template hashes, on
+    /// which 8.10 does; streams' groups; hashes whose fields are to expire later.
     pub fn payload<'a>(&self, raw: &RawValue<'a>, meta: Option<&'a [u8]>) -> Result<Option<Payload<'a>>, Error> {
-        if !self.restorable(raw.value_type, raw.project) || is_empty(raw) {
+        let is_stream = stream_patch::is_stream(raw.value_type);
+        if !is_stream && !self.restorable(raw.value_type, raw.project) || is_empty(raw) {
             return Ok(None);
         }
-        if self.exits_on_bad_payload() {
+        let is_template = (opcode::HASH_TMPL_LP..=opcode::HASH_TMPL_ARRAY_REF).contains(&raw.value_type);
+        if self.exits_on_bad_payload() || is_template {
             validate(raw, &limits())?;
         }
         let meta = meta.filter(|_| self.keeps_meta()).unwrap_or_default();
@@ -190,8 +192,10 @@ impl Restorer {
             opcode::HASH_TMPL_LP..=opcode::HASH_TMPL_ARRAY_REF => {
                 (opcode::HASH, &[][..], Cow::Owned(template::to_plain(raw)?))
             }
-            opcode::STREAM_2 | opcode::STREAM_3 | opcode::STREAM_4 | opcode::STREAM_5 if self.checks_entries_read() => {
-                (raw.value_type, &[][..], stream_patch::clamp_entries_read(raw)?)
+            value_type if is_stream => {
+                let Some(best) = self.stream_type() else { return Ok(None) };
+                let Some(body) = stream_patch::as_type(raw, best, self.checks_entries_read())? else { return Ok(None) };
+                (value_type.min(best), &[][..], body)
             }
             value_type if self.fields_late_ms != 0 && field_expiry::has_times(value_type) => {
                 (value_type, &[][..], field_expiry::shift(raw, self.fields_late_ms)?)
@@ -199,6 +203,19 @@ impl Restorer {
             value_type => (value_type, &[][..], Cow::Borrowed(raw.bytes)),
         };
         Ok(Some(Payload { meta, value_type, head, body, footer_version: self.stamp(value_type) }))
+    }
+
+    /// The newest type of streams that the target knows; types above it are written as this where nothing is lost by it.
+    fn stream_type(&self) -> Option<u8> {
+        match (self.project, self.version) {
+            (Project::Valkey, _) => Some(opcode::STREAM_3),
+            (Project::Redis, version) if version < (5, 0, 0) => None,
+            (Project::Redis, version) if version < (7, 0, 0) => Some(opcode::STREAM),
+            (Project::Redis, version) if version < (7, 2, 0) => Some(opcode::STREAM_2),
+            (Project::Redis, version) if version < (8, 6, 0) => Some(opcode::STREAM_3),
+            (Project::Redis, version) if version < (8, 8, 0) => Some(opcode::STREAM_4),
+            (Project::Redis, _) => Some(opcode::STREAM_5),
+        }
     }
 
     /// Whether the target keeps modules' metadata of keys.

@@ -78,6 +78,28 @@ pub enum Unsupported {
     DeletedPending,
     #[error("an idempotence record's entry was deleted from the stream and can't be put back behind later ones")]
     DeletedRecord,
+    #[error("the target keeps no modules' metadata of keys")]
+    Metadata,
+}
+
+impl Unsupported {
+    /// True where the target can hold the rest of the value.
+    pub fn is_partial(&self) -> bool {
+        !matches!(self, Unsupported::Type(_) | Unsupported::Opaque(_))
+    }
+
+    /// What the target gets it without, in words for a count.
+    pub fn what(&self) -> &'static str {
+        match self {
+            Unsupported::Type(_) | Unsupported::Opaque(_) => "the value",
+            Unsupported::FieldExpiry => "expiry of hash fields",
+            Unsupported::FieldExpiryTooLate(_) => "exact expiry of hash fields",
+            Unsupported::Nacked => "pending entries of no consumer",
+            Unsupported::Idempotency | Unsupported::DeletedRecord => "idempotent producers",
+            Unsupported::DeletedPending => "pending entries that were deleted",
+            Unsupported::Metadata => "modules' metadata",
+        }
+    }
 }
 
 /// Writes the commands that put `value` in place of whatever is at `key`.
@@ -126,7 +148,11 @@ pub fn commands(
 pub fn check(value: &Value, target: &TargetCaps) -> Result<(), Unsupported> {
     match value {
         Value::String(_) | Value::List(_) | Value::Set(_) | Value::Zset(_) => Ok(()),
-        Value::Hash(fields) => fields.iter().try_for_each(|field| field_expiry(field, target).map(|_| ())),
+        Value::Hash(_) if target.accept_loss => Ok(()),
+        Value::Hash(fields) => fields.iter().try_for_each(|field| match field_expiry(field, target) {
+            (_, Some(problem)) => Err(problem),
+            _ => Ok(()),
+        }),
         Value::Stream(stream) => stream::check(stream, target),
         Value::Array(_) if target.has((8, 8, 0)) => Ok(()),
         Value::Array(_) => Err(Unsupported::Type("array")),
@@ -134,15 +160,23 @@ pub fn check(value: &Value, target: &TargetCaps) -> Result<(), Unsupported> {
     }
 }
 
-/// When the target is told that the field expires.
-fn field_expiry(field: &HashField, target: &TargetCaps) -> Result<Option<i64>, Unsupported> {
-    let problem = match field.expires_at_ms {
-        None => return Ok(None),
-        Some(_) if !target.expires_fields() => Unsupported::FieldExpiry,
-        Some(ms) if ms >= FIELD_EXPIRY_END => Unsupported::FieldExpiryTooLate(ms),
-        Some(ms) => return Ok(Some(late_field(ms, target.fields_late_ms, target.project))),
-    };
-    if target.accept_loss { Ok(None) } else { Err(problem) }
+/// When the target is told that the field expires, or as near to it as can be, and what of it is lost.
+fn field_expiry(field: &HashField, target: &TargetCaps) -> (Option<i64>, Option<Unsupported>) {
+    match field.expires_at_ms {
+        None => (None, None),
+        Some(_) if !target.expires_fields() => (None, Some(Unsupported::FieldExpiry)),
+        Some(ms) if ms >= FIELD_EXPIRY_END => (Some(FIELD_EXPIRY_END - 1), Some(Unsupported::FieldExpiryTooLate(ms))),
+        Some(ms) => (Some(late_field(ms, target.fields_late_ms, target.project)), None),
+    }
+}
+
+/// Goes on without what can't be said, if that is accepted, and keeps the first such thing.
+fn lose(target: &TargetCaps, lost: &mut Option<Unsupported>, problem: Unsupported) -> Result<(), Unsupported> {
+    if !target.accept_loss {
+        return Err(problem);
+    }
+    lost.get_or_insert(problem);
+    Ok(())
 }
 
 /// Writes one key piece by piece, for a value that is never in memory whole.
@@ -157,12 +191,19 @@ pub struct Rewriter {
     expires_at_ms: Option<i64>,
     target: TargetCaps,
     begun: bool,
+    lost: Option<Unsupported>,
     stream: StreamWriter,
 }
 
 impl Rewriter {
     pub fn new(key: &[u8], expires_at_ms: Option<i64>, target: TargetCaps) -> Self {
-        Rewriter { key: key.to_vec(), expires_at_ms, target, begun: false, stream: StreamWriter::new(key, target) }
+        let stream = StreamWriter::new(key, target);
+        Rewriter { key: key.to_vec(), expires_at_ms, target, begun: false, lost: None, stream }
+    }
+
+    /// The first thing that was left out so far, where that is accepted.
+    pub fn lost(&self) -> Option<Unsupported> {
+        self.lost.or(self.stream.lost())
     }
 
     /// Writes the commands for the next piece; before the first one, the command that deletes the key.
@@ -238,14 +279,18 @@ impl Rewriter {
         }
     }
 
-    fn hash(&self, fields: &[HashField], out: &mut Out<'_>) -> Result<(), Unsupported> {
+    fn hash(&mut self, fields: &[HashField], out: &mut Out<'_>) -> Result<(), Unsupported> {
         let name: &[u8] = if self.target.has((4, 0, 0)) { b"HSET" } else { b"HMSET" };
         for chunk in chunks(fields, |f| f.field.len() + f.value.len()) {
             let mut command = Command::new(name).arg(&self.key);
             let mut expiring: BTreeMap<i64, Vec<&[u8]>> = BTreeMap::new();
             for field in chunk {
                 command = command.arg(&field.field).arg(&field.value);
-                if let Some(ms) = field_expiry(field, &self.target)? {
+                let (at_ms, problem) = field_expiry(field, &self.target);
+                if let Some(problem) = problem {
+                    lose(&self.target, &mut self.lost, problem)?;
+                }
+                if let Some(ms) = at_ms {
                     expiring.entry(ms).or_default().push(&field.field);
                 }
             }

@@ -126,6 +126,8 @@ pub struct Status {
     pub fields_settled: Counter,
     pub lanes: Counter,
     errors: Mutex<BTreeMap<String, u64>>,
+    /// What `--lossy` left out of values, by what it was.
+    losses: Mutex<BTreeMap<&'static str, u64>>,
     shards: Mutex<Vec<Arc<Shard>>>,
     news: Mutex<News>,
     news_came: Condvar,
@@ -155,6 +157,7 @@ impl Status {
             fields_settled: Counter::default(),
             lanes: Counter::default(),
             errors: Mutex::default(),
+            losses: Mutex::default(),
             shards: Mutex::default(),
             news: Mutex::default(),
             news_came: Condvar::new(),
@@ -224,6 +227,14 @@ impl Status {
         }
         let kind = if errors.len() < ERROR_KINDS_MAX { kind } else { "other" };
         *errors.entry(kind.to_owned()).or_default() += 1;
+    }
+
+    /// Counts a value that was written without `what`; true if it is the first.
+    pub fn lost(&self, what: &'static str) -> bool {
+        let mut losses = lock(&self.losses);
+        let count = losses.entry(what).or_default();
+        *count += 1;
+        *count == 1
     }
 
     /// Adds a source primary; `source` is its address. Its reader and its lanes count through what is returned.
@@ -302,6 +313,7 @@ impl Status {
             keys_settled: self.keys_settled.get(),
             fields_settled: self.fields_settled.get(),
             errors: lock(&self.errors).clone(),
+            losses: lock(&self.losses).clone(),
             elapsed: self.started.elapsed(),
             offsets: reached.map(|s| (s.source(), s.applied())).collect(),
         }

@@ -40,6 +40,8 @@ pub struct Summary {
     pub keys_settled: u64,
     pub fields_settled: u64,
     pub errors: BTreeMap<String, u64>,
+    /// Values that were written without something, by what that was.
+    pub losses: BTreeMap<&'static str, u64>,
     pub elapsed: Duration,
     /// Of each source primary, by its address: the offset up to which the target has everything.
     pub offsets: Vec<(String, ReplOffset)>,

@@ -3,6 +3,7 @@
 use super::connect::Identity;
 use super::nodes::{Node, Open, Target};
 use super::{Error, escape_key, owner, scan};
+use crate::commands::Lacking;
 use crate::delivery::refusal::{Refusal, refusal};
 use crate::net::info::Info;
 use crate::resp::reply::Reply;
@@ -52,6 +53,26 @@ async fn ask_node(node: &Node, allow_eviction: bool) -> Result<Info, Error> {
         return Err(Error::Evicts { address: address(), policy: policy.to_owned() });
     }
     Ok(info)
+}
+
+/// Which commands of the table the target says it doesn't know; of a cluster, those that some primary doesn't.
+///
+/// A server that can't be asked is taken at its version.
+/// # Errors
+/// When it can't be reached.
+pub async fn lacking(target: &Target) -> Result<Lacking, Error> {
+    let mut question = vec!["COMMAND", "INFO"];
+    question.extend(Lacking::asked());
+    let mut lacking = Lacking::default();
+    for node in target.nodes().await? {
+        let mut conn = node.server.connect().await?;
+        if let Reply::Array(rows) = conn.call(&question).await?
+            && rows.len() == question.len() - 2
+        {
+            lacking = lacking.with(Lacking::told(rows.iter().map(|row| row.array().is_some())));
+        }
+    }
+    Ok(lacking)
 }
 
 /// The RDB version in the footer of the target's own payloads: what it writes it surely takes, whatever its version

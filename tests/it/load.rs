@@ -16,6 +16,11 @@ const DAY_MS: i64 = 86_400_000;
 /// Values of every core type in every encoding, small, big, binary, with and without expiry, below `prefix`,
 /// in the database that `client` has chosen.
 pub fn load_types(server: &Server, client: &mut Client, seed: u64, prefix: &str) {
+    client.load(&type_commands(server, seed, prefix));
+}
+
+/// The commands that make them, as servers since 6.0 know them; fields of hashes expire only where they can.
+pub fn type_commands(server: &Server, seed: u64, prefix: &str) -> Vec<Cmd> {
     let mut rng = Rng::with_seed(seed);
     let far = now_ms() + 7 * DAY_MS;
     let mut commands = Vec::new();
@@ -33,7 +38,7 @@ pub fn load_types(server: &Server, client: &mut Client, seed: u64, prefix: &str)
             commands.push(cmd!["HPEXPIREAT", key, far + j, "FIELDS", 1, field]);
         }
     }
-    client.load(&commands);
+    commands
 }
 
 /// A function library, where the server has functions.

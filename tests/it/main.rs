@@ -25,6 +25,7 @@ mod filter;
 mod follow;
 mod harness;
 mod links;
+mod matrix;
 mod mistakes;
 mod owner;
 mod resume;

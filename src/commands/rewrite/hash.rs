@@ -1,10 +1,9 @@
 //! Hashes, and the expiry of their fields.
 
-use super::{Call, Expiry, Rewrite, Since, Words};
+use super::{Call, Expiry, Lost, Rewrite, Since, Words};
+use crate::args::OwnedArgs;
 use crate::commands::Error;
 use crate::commands::parse::{bad_option, is, is_any};
-
-const FIELD_EXPIRY: Since = Since::both((7, 4), (9, 0));
 
 /// HSET takes several fields since 4.0.
 pub fn hset(call: &Call<'_>) -> Result<Rewrite, Error> {
@@ -26,6 +25,9 @@ pub fn hgetdel(call: &Call<'_>) -> Result<Rewrite, Error> {
 ///
 /// Valkey streams the condition together with fields for which it did not hold [T: 9.1], so it is sent too.
 pub fn hexpire(call: &Call<'_>) -> Result<Rewrite, Error> {
+    if !call.caps.expires_fields() {
+        return Ok(without_expiry(vec![]));
+    }
     if !call.known() {
         return Ok(Rewrite::CopyKeys);
     }
@@ -44,14 +46,19 @@ pub fn hexpire(call: &Call<'_>) -> Result<Rewrite, Error> {
     Ok(Rewrite::one(words.extend(call.rest(3))))
 }
 
+/// What is left of a command that lets fields expire where they can't.
+fn without_expiry(commands: Vec<OwnedArgs>) -> Rewrite {
+    Rewrite::Nearest { commands, lost: Lost::FieldExpiry }
+}
+
 /// `HGETEX key [EX n|PX n|EXAT n|PXAT n|PERSIST] FIELDS n field …`
 pub fn hgetex(call: &Call<'_>) -> Result<Rewrite, Error> {
     let (key, word) = (call.arg(1)?, call.arg(2)?);
     if is(word, "FIELDS") {
         return Ok(Rewrite::Drop);
     }
-    if !call.caps.knows(FIELD_EXPIRY) {
-        return Ok(Rewrite::CopyKeys);
+    if !call.caps.expires_fields() {
+        return Ok(if is(word, "PERSIST") { Rewrite::CopyKeys } else { without_expiry(vec![]) });
     }
     if is(word, "PERSIST") {
         let words = Words::new("HPERSIST").arg(key);
@@ -71,9 +78,9 @@ enum FieldExpiry {
     At(i64),
 }
 
-/// `HSETEX key [FNX|FXX] [EX n|PX n|EXAT n|PXAT n|KEEPTTL] FIELDS n field value …`
+/// `HSETEX key [NX|XX] [FNX|FXX] [EX n|PX n|EXAT n|PXAT n|KEEPTTL] FIELDS n field value …`
 ///
-/// FNX and FXX hold for all its fields or for none, so they aren't sent.
+/// FNX and FXX hold for all its fields or for none, so they aren't sent; nor are Valkey's NX and XX, of the key.
 pub fn hsetex(call: &Call<'_>) -> Result<Rewrite, Error> {
     let (mut expiry, mut changed) = (FieldExpiry::None, false);
     let mut at = 2;
@@ -81,7 +88,7 @@ pub fn hsetex(call: &Call<'_>) -> Result<Rewrite, Error> {
         let word = call.arg(at)?;
         if is(word, "FIELDS") {
             break;
-        } else if is_any(word, &["FNX", "FXX"]) {
+        } else if is_any(word, &["FNX", "FXX", "NX", "XX"]) {
             changed = true;
         } else if is(word, "KEEPTTL") {
             expiry = FieldExpiry::Keep;
@@ -115,7 +122,7 @@ pub fn hsetex(call: &Call<'_>) -> Result<Rewrite, Error> {
 ///
 /// HSET takes away a field's expiry, so KEEPTTL can be said only where fields have none.
 fn hset_then_expire(call: &Call<'_>, first: usize, fields: usize, expiry: FieldExpiry) -> Result<Rewrite, Error> {
-    let fields_expire = call.caps.knows(FIELD_EXPIRY);
+    let fields_expire = call.caps.expires_fields();
     let key = call.arg(1)?;
     let name = if call.caps.knows(Since::redis(4, 0)) { "HSET" } else { "HMSET" };
     let pairs = call.rest(first).take(2 * fields);
@@ -128,7 +135,8 @@ fn hset_then_expire(call: &Call<'_>, first: usize, fields: usize, expiry: FieldE
             let names = call.rest(first).take(2 * fields).step_by(2);
             out.push(words.int(fields as i64).extend(names).build());
         }
-        FieldExpiry::Keep | FieldExpiry::At(_) => return Ok(Rewrite::CopyKeys),
+        FieldExpiry::At(_) => return Ok(without_expiry(out)),
+        FieldExpiry::Keep => return Ok(Rewrite::CopyKeys),
     }
     Ok(Rewrite::Replace(out))
 }

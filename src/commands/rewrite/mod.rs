@@ -14,6 +14,7 @@ mod words;
 use super::parse::{is, is_any, need, need_count, need_int};
 use super::{Error, Group, Since, Spec, TargetCaps};
 use crate::args::{Args, OwnedArgs};
+use crate::filter::TypeName;
 use expiry::Expiry;
 use words::Words;
 
@@ -32,8 +33,19 @@ pub enum Rewrite {
     RestoreFunctions { payload: usize, policy: &'static str },
     /// The target has nothing to say the same with: copy the keys it writes from the source.
     CopyKeys,
+    /// The target can't hold what the command brings. These (or nothing) come nearest, for who accepts that.
+    Nearest { commands: Vec<OwnedArgs>, lost: Lost },
+    /// The target has no such type, so it can't hold the keys that the command writes.
+    NoType(TypeName),
     /// The target has nothing like it, and it has no keys that could be copied instead.
     CannotSend,
+}
+
+/// What a command brings that a target may have no place for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Lost {
+    FieldExpiry,
+    Idempotency,
 }
 
 impl Rewrite {
@@ -91,7 +103,7 @@ impl<'a> Call<'a> {
     }
 
     fn known(&self) -> bool {
-        self.caps.knows(self.spec.since)
+        self.caps.knows_command(self.spec)
     }
 
     /// The command as it came, with another name.
@@ -107,14 +119,27 @@ impl<'a> Call<'a> {
 /// # Errors
 /// As [`super::keys`]: arguments that such a command can't have.
 pub fn normalise(args: Args<'_>, spec: &Spec, received_ms: i64, caps: &TargetCaps) -> Result<Rewrite, Error> {
+    if let Group::Of(name) = spec.group
+        && !caps.holds(name)
+    {
+        // There is nothing to take away from.
+        return Ok(if spec.removes_only { Rewrite::Drop } else { Rewrite::NoType(name) });
+    }
     let rewrite = match spec.rewrite {
         None => Rewrite::AsIs,
         Some(rewriter) => rewriter(&Call { args, spec, received_ms, caps })?,
     };
-    if rewrite == Rewrite::AsIs && !caps.knows(spec.since) {
-        return Ok(without(spec));
-    }
-    Ok(rewrite)
+    Ok(match rewrite {
+        Rewrite::AsIs if !caps.knows_command(spec) => without(spec),
+        Rewrite::Replace(list) if !caps.lacking.is_empty() && list.iter().any(|one| is_lacking(one, caps)) => {
+            without(spec)
+        }
+        rewrite => rewrite,
+    })
+}
+
+fn is_lacking(command: &OwnedArgs, caps: &TargetCaps) -> bool {
+    super::lookup(command.args()).is_some_and(|spec| caps.lacking.lacks(spec))
 }
 
 /// What is left for a command the target doesn't know and that has no other words.
@@ -239,15 +264,27 @@ pub(super) fn bitop(call: &Call<'_>) -> Result<Rewrite, Error> {
 }
 
 /// ZADD and GEOADD.
+///
+/// What is streamed took effect: with one member that is what the command says, whatever its conditions were.
 pub(super) fn zadd(call: &Call<'_>) -> Result<Rewrite, Error> {
-    let options = call.rest(2).take_while(|arg| is_any(arg, &["NX", "XX", "GT", "LT", "CH", "INCR"]));
-    let needed = options
-        .map(|arg| match () {
-            () if is_any(arg, &["GT", "LT"]) => Since::redis(6, 2),
-            () => Since::redis(3, 0),
-        })
-        .all(|since| call.caps.knows(since));
-    as_is_or_copy(needed)
+    let options: Vec<&[u8]> =
+        call.rest(2).take_while(|arg| is_any(arg, &["NX", "XX", "GT", "LT", "CH", "INCR"])).collect();
+    let has = |words: &[&str]| options.iter().any(|option| is_any(option, words));
+    let needed = if has(&["GT", "LT"]) { Since::redis(6, 2) } else { Since::redis(3, 0) };
+    if options.is_empty() || call.caps.knows(needed) {
+        return Ok(Rewrite::AsIs);
+    }
+    let first = 2 + options.len();
+    let is_one = call.args.len() == first + 2;
+    let name = match has(&["INCR"]) {
+        true if is_one => "ZINCRBY",
+        false if is_one || !has(&["NX", "XX", "GT", "LT"]) => "ZADD",
+        _ => return Ok(Rewrite::CopyKeys),
+    };
+    if call.spec.name != "ZADD" {
+        return Ok(Rewrite::CopyKeys);
+    }
+    Ok(Rewrite::one(Words::new(name).arg(call.arg(1)?).extend(call.rest(first))))
 }
 
 /// ZUNIONSTORE and ZINTERSTORE: AGGREGATE COUNT is newer than the commands.
@@ -263,9 +300,15 @@ pub(super) fn zstore(call: &Call<'_>) -> Result<Rewrite, Error> {
     as_is_or_copy(!counts || call.caps.knows(Since::redis_only(8, 8, 0)))
 }
 
+/// GEORADIUS and GEORADIUSBYMEMBER, which are streamed where they store.
+pub(super) fn georadius(call: &Call<'_>) -> Result<Rewrite, Error> {
+    as_is_or_copy(call.caps.finds_places_alike)
+}
+
 pub(super) fn geosearchstore(call: &Call<'_>) -> Result<Rewrite, Error> {
     let polygon = call.rest(3).any(|arg| is(arg, "BYPOLYGON"));
-    as_is_or_copy(!polygon || call.caps.knows(Since::valkey_only(9, 0)))
+    let known = !polygon || call.caps.knows(Since::valkey_only(9, 0));
+    as_is_or_copy(known && call.caps.finds_places_alike)
 }
 
 /// ZPOPMIN and ZPOPMAX: before 5.0 the same by rank.

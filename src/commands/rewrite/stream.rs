@@ -1,6 +1,6 @@
 //! Streams.
 
-use super::{Call, Rewrite, Since, Words};
+use super::{Call, Lost, Rewrite, Since, Words};
 use crate::commands::Error;
 use crate::commands::parse::{bad_option, is, is_any};
 
@@ -52,7 +52,7 @@ fn stream_options<'a>(call: &Call<'a>) -> Result<StreamOptions<'a>, Error> {
             taken = if is_any(call.arg(at + 1)?, &["=", "~"]) { 3 } else { 2 };
         } else if is(word, "LIMIT") {
             // A source makes an exact trim of an approximate one and leaves its LIMIT, which clients may not say then.
-            (taken, keep) = (2, approximate);
+            (taken, keep) = (2, approximate && call.caps.knows(MINID));
         } else {
             break;
         }
@@ -69,7 +69,8 @@ fn stream_options<'a>(call: &Call<'a>) -> Result<StreamOptions<'a>, Error> {
 /// `XADD key [options] id field value …`
 ///
 /// With IDMP or IDMPAUTO and `*` it found a duplicate and added nothing. With an id it may come from a primary only,
-/// so an ordinary entry goes, and the record of it where the target keeps such; IDMPAUTO's is given up.
+/// so an ordinary entry goes, and the record of it where the target keeps such. IDMPAUTO's record is given up: its name
+/// is a hash that only servers know to make, and it lapses by itself.
 pub fn xadd(call: &Call<'_>) -> Result<Rewrite, Error> {
     if call.args.len() == 5 && call.known() {
         return Ok(Rewrite::AsIs);
@@ -88,9 +89,10 @@ pub fn xadd(call: &Call<'_>) -> Result<Rewrite, Error> {
     let kept = options.kept.iter().filter_map(|at| call.args.get(*at));
     let words = Words::new("XADD").arg(key).extend(kept);
     let mut out = vec![words.extend(call.rest(options.end)).build()];
-    if let Some((producer, Some(iid))) = options.idempotence
-        && call.caps.knows(XIDMPRECORD)
-    {
+    if options.idempotence.is_some() && !call.caps.knows(XIDMPRECORD) {
+        return Ok(Rewrite::Nearest { commands: out, lost: Lost::Idempotency });
+    }
+    if let Some((producer, Some(iid))) = options.idempotence {
         let words = Words::new("XIDMPRECORD").arg(key).arg(producer);
         out.push(words.arg(iid).arg(id).build());
     }
@@ -155,7 +157,8 @@ pub fn xackdel(call: &Call<'_>) -> Result<Rewrite, Error> {
 
 /// XCFGSET and XIDMPRECORD: a target without them has no such bookkeeping.
 pub fn bookkeeping(call: &Call<'_>) -> Result<Rewrite, Error> {
-    Ok(if call.known() { Rewrite::AsIs } else { Rewrite::Drop })
+    let nothing = Rewrite::Nearest { commands: vec![], lost: Lost::Idempotency };
+    Ok(if call.known() { Rewrite::AsIs } else { nothing })
 }
 
 /// `XSETID key id [ENTRIESADDED n] [MAXDELETEDID id]`

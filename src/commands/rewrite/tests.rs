@@ -1,10 +1,17 @@
 use super::*;
+use crate::commands::Lacking;
 use crate::commands::{lookup, replayable};
 
 const NOW: i64 = 1_000_000;
 
 fn redis(major: u16, minor: u16, patch: u16) -> TargetCaps {
-    TargetCaps { valkey: false, version: (major, minor, patch), expiry_late_ms: 0 }
+    TargetCaps {
+        valkey: false,
+        version: (major, minor, patch),
+        expiry_late_ms: 0,
+        finds_places_alike: true,
+        lacking: Lacking::default(),
+    }
 }
 
 fn valkey(major: u16, minor: u16) -> TargetCaps {
@@ -34,6 +41,11 @@ fn sent(line: &str, caps: TargetCaps) -> String {
             let list: Vec<_> = list.iter().map(|one| words(one.args())).collect();
             list.join("; ")
         }
+        Rewrite::Nearest { commands, .. } => {
+            let list: Vec<_> = commands.iter().map(|one| words(one.args())).collect();
+            format!("[nearest {}]", list.join("; "))
+        }
+        Rewrite::NoType(name) => format!("[no {}]", name.as_str()),
         Rewrite::Drop => "[drop]".to_owned(),
         Rewrite::CopyKeys => "[copy]".to_owned(),
         Rewrite::CannotSend => "[cannot]".to_owned(),
@@ -133,7 +145,12 @@ v9.1 | BITOP XOR d a b | =
 8.10 | BLPOP a b 0 | [copy]
 8.10 | SPOP k | [copy]
 8.10 | ZADD k GT CH 1 a | =
-6.0 | ZADD k GT CH 1 a | [copy]
+6.0 | ZADD k GT CH 1 a | ZADD k 1 a
+6.0 | ZADD k XX LT INCR 1 a | ZINCRBY k 1 a
+6.0 | ZADD k GT 1 a 2 b | [copy]
+2.8 | ZADD k CH 1 a 2 b | ZADD k 1 a 2 b
+2.8 | ZADD k NX 1 a 2 b | [copy]
+2.8 | ZADD k NX 1 a | ZADD k 1 a
 6.0 | ZADD k NX 1 a | =
 8.10 | ZUNIONSTORE d 1 a AGGREGATE COUNT | =
 8.6 | ZUNIONSTORE d 1 a AGGREGATE COUNT | [copy]
@@ -150,7 +167,9 @@ v9.1 | GEOSEARCHSTORE d a FROMMEMBER m BYPOLYGON 3 1 2 3 4 5 6 | =
 8.10 | HEXPIRE k 10 FIELDS 1 f | HPEXPIREAT k 1010000 FIELDS 1 f
 8.10 | HPEXPIRE k 10 NX FIELDS 1 f | HPEXPIREAT k 1000010 NX FIELDS 1 f
 8.10 | HPEXPIREAT k 10 NX FIELDS 2 f g | =
-7.2 | HPEXPIREAT k 10 FIELDS 1 f | [copy]
+7.2 | HPEXPIREAT k 10 FIELDS 1 f | [nearest ]
+7.2 | HGETEX k PXAT 5 FIELDS 1 f | [nearest ]
+v8.1 | HGETEX k PERSIST FIELDS 1 f | [copy]
 v8.1 | HPERSIST k FIELDS 1 f | [copy]
 8.10 | HGETEX k PX 5 FIELDS 1 f | HPEXPIREAT k 1000005 FIELDS 1 f
 7.4 | HGETEX k PERSIST FIELDS 1 f | HPERSIST k FIELDS 1 f
@@ -161,20 +180,24 @@ v8.1 | HPERSIST k FIELDS 1 f | [copy]
 7.4 | HSETEX k FNX PXAT 7 FIELDS 2 f v g w | HSET k f v g w; HPEXPIREAT k 7 FIELDS 2 f g
 7.4 | HSETEX k KEEPTTL FIELDS 1 f v | [copy]
 7.2 | HSETEX k KEEPTTL FIELDS 1 f v | HSET k f v
-7.2 | HSETEX k PXAT 7 FIELDS 1 f v | [copy]
+7.2 | HSETEX k PXAT 7 FIELDS 1 f v | [nearest HSET k f v]
+v9.1 | HSETEX k NX FNX PXAT 7 FIELDS 1 f v | HSETEX k PXAT 7 FIELDS 1 f v
 7.4 | HSETEX k FIELDS 1 f v | HSET k f v
 8.10 | XADD k 1-1 f v | =
 8.10 | XADD k IDMP p i * f v | [drop]
 8.10 | XADD k IDMPAUTO p * f v | [drop]
 8.10 | XADD k IDMP p i 1-1 f v | XADD k 1-1 f v; XIDMPRECORD k p i 1-1
 8.6.2 | XADD k NOMKSTREAM IDMP p i MAXLEN = 5 1-1 f v | XADD k NOMKSTREAM MAXLEN = 5 1-1 f v; XIDMPRECORD k p i 1-1
-8.6.1 | XADD k IDMP p i 1-1 f v | XADD k 1-1 f v
-v9.1 | XADD k MAXLEN 1 KEEPREF IDMP p i 1-1 f v | XADD k MAXLEN 1 1-1 f v
+8.6.1 | XADD k IDMP p i 1-1 f v | [nearest XADD k 1-1 f v]
+v9.1 | XADD k MAXLEN 1 KEEPREF IDMP p i 1-1 f v | [nearest XADD k MAXLEN 1 1-1 f v]
 8.10 | XADD k IDMPAUTO p 1-1 f v | XADD k 1-1 f v
 8.0 | XADD k MAXLEN = 1 DELREF 1-1 f v | [copy]
 6.0 | XADD k MINID = 1 1-1 f v | [copy]
 6.0 | XADD k NOMKSTREAM MAXLEN = 3 1-1 f v | XADD k MAXLEN = 3 1-1 f v
-4.0 | XADD k 1-1 f v | [copy]
+4.0 | XADD k 1-1 f v | [no stream]
+4.0 | XGROUP CREATE k g 0 MKSTREAM | [no stream]
+4.0 | XDEL k 1-1 | [drop]
+6.0 | XADD k MAXLEN ~ 9 LIMIT 5 1-1 f v | XADD k MAXLEN ~ 9 1-1 f v
 8.10 | XTRIM k MAXLEN = 5 ACKED | =
 8.0 | XTRIM k MAXLEN = 5 KEEPREF | XTRIM k MAXLEN = 5
 8.0 | XTRIM k MAXLEN = 5 ACKED | [copy]
@@ -184,15 +207,16 @@ v9.1 | XADD k MAXLEN 1 KEEPREF IDMP p i 1-1 f v | XADD k MAXLEN 1 1-1 f v
 8.0 | XACKDEL k g IDS 1 1-1 | XACK k g 1-1; XDEL k 1-1
 8.0 | XACKDEL k g IDS 2 1-1 2-1 | [copy]
 8.6 | XNACK k g FAIL IDS 1 1-1 | [copy]
-8.6.1 | XIDMPRECORD k p i 1-1 | [drop]
-v9.1 | XCFGSET k IDMP-DURATION 5 | [drop]
+8.6.1 | XIDMPRECORD k p i 1-1 | [nearest ]
+v9.1 | XCFGSET k IDMP-DURATION 5 | [nearest ]
 6.2 | XSETID k 1-1 ENTRIESADDED 5 MAXDELETEDID 0-0 | XSETID k 1-1
 6.2 | XGROUP CREATE k g 0 MKSTREAM ENTRIESREAD 5 | XGROUP CREATE k g 0 MKSTREAM
 6.2 | XGROUP SETID k g 1-1 ENTRIESREAD 5 | XGROUP SETID k g 1-1
 7.0 | XGROUP SETID k g 1-1 ENTRIESREAD 5 | =
 6.0 | XGROUP CREATECONSUMER k g c | XREADGROUP GROUP g c STREAMS k 0
-8.6 | ARSET k 0 v | [copy]
-v9.1 | VADD k VALUES 1 1 m | [copy]
+8.6 | ARSET k 0 v | [no array]
+8.6 | ARDEL k 0 | [drop]
+v9.1 | VADD k VALUES 1 1 m | [no vectorset]
 8.10 | PUBLISH __sentinel__:hello x | [drop]
 8.10 | PUBLISH c x | =
 6.2 | SPUBLISH c x | [drop]
@@ -220,7 +244,7 @@ fn target(word: &str) -> TargetCaps {
     let mut parts = version.split('.').map(|part| part.parse().expect("a number"));
     let mut next = || parts.next().unwrap_or(0);
     let version = (next(), next(), next());
-    TargetCaps { valkey: is_valkey, version, expiry_late_ms: 0 }
+    TargetCaps { valkey: is_valkey, version, expiry_late_ms: 0, finds_places_alike: true, lacking: Lacking::default() }
 }
 
 #[test]
@@ -253,6 +277,32 @@ fn normalise_of_its_own_words_changes_nothing_more() {
             assert_eq!(again, Ok(Rewrite::AsIs), "{case}: {}", words(one.args()));
         }
     }
+}
+
+#[test]
+fn commands_that_a_target_lacks_are_said_otherwise() {
+    let without = |names: &[&str]| {
+        let lacking = Lacking::told(Lacking::asked().map(|name| !names.contains(&name)));
+        TargetCaps { lacking, ..redis(8, 0, 0) }
+    };
+    let caps = without(&["UNLINK", "SETRANGE", "LMOVE", "PEXPIREAT"]);
+    for (line, expected) in [
+        ("UNLINK a", "DEL a"),
+        ("SETRANGE k 0 v", "[copy]"),
+        ("LMOVE a b RIGHT LEFT", "[copy]"),
+        ("EXPIRE k 5", "[copy]"),
+        ("PERSIST k", "PERSIST k"),
+    ] {
+        assert_eq!(sent(line, caps), expected, "{line}");
+    }
+    let unlike = TargetCaps { finds_places_alike: false, ..redis(8, 0, 0) };
+    for line in ["GEORADIUS g 1 2 3 km STORE d", "GEOSEARCHSTORE d g FROMLONLAT 1 2 BYRADIUS 3 km"] {
+        assert_eq!((sent(line, unlike), sent(line, redis(8, 0, 0))), ("[copy]".into(), line.into()));
+    }
+    let both = without(&["SWAPDB"]).lacking.with(without(&["COPY"]).lacking);
+    let caps = TargetCaps { lacking: both, ..caps };
+    assert_eq!((sent("SWAPDB 0 1", caps), sent("COPY a b", caps)), ("[cannot]".into(), "[copy]".into()));
+    assert!(Lacking::told(Lacking::asked().map(|_| true)).is_empty());
 }
 
 #[test]

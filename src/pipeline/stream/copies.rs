@@ -207,11 +207,20 @@ impl Stream<'_> {
             self.unit.command(db, place, del.args().raw());
             return Ok(());
         };
+        if let Err(error) = self.parts.holds(&value.value) {
+            return self.cannot_put(source_db, key, error);
+        }
         let writer = self.parts.writer;
         let attributes = Attributes { expires_at_ms: writer.late(found.expires_at_ms), ..Attributes::default() };
         let unit = &mut self.unit;
         let put = writer.replace(key, &value.value, value.meta, &attributes, |raw| unit.command(db, place, raw));
-        put.or_else(|error| self.cannot_put(source_db, key, error))
+        match put {
+            Ok(lost) => {
+                self.parts.lost(lost, (source_db, key));
+                Ok(())
+            }
+            Err(error) => self.cannot_put(source_db, key, error),
+        }
     }
 
     /// The same ahead of the units that wait, for a rule taken out.

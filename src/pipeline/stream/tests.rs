@@ -1,7 +1,7 @@
 use tokio::sync::mpsc;
 
 use super::*;
-use crate::commands::TargetCaps;
+use crate::commands::{Lacking, TargetCaps};
 use crate::delivery::unit::Item;
 use crate::filter::{Scope, ScopeSpec};
 use crate::net::Side;
@@ -38,8 +38,14 @@ fn parts(batches: mpsc::Sender<Batch>, runtime: &tokio::runtime::Runtime) -> Par
     Parts {
         feed,
         scope: Arc::new(Scope::new(ScopeSpec::default()).unwrap()),
-        writer: ValueWriter::new(&Info::default(), 10, 0),
-        caps: TargetCaps { valkey: false, version: (7, 0, 0), expiry_late_ms: 0 },
+        writer: ValueWriter::new(&Info::default(), 10, 0, false),
+        caps: TargetCaps {
+            valkey: false,
+            version: (7, 0, 0),
+            expiry_late_ms: 0,
+            finds_places_alike: true,
+            lacking: Lacking::default(),
+        },
         copy_keys: CopyKeys::new(side, asking.clone(), None),
         router: Router::new(1),
         batches,

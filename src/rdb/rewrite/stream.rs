@@ -5,7 +5,7 @@
 
 use super::command::{Command, Out, number};
 use super::ids::Ids;
-use super::{TargetCaps, Unsupported};
+use super::{TargetCaps, Unsupported, lose};
 use crate::rdb::value::{Group, Idempotency, IdmpRecord, Pending, Piece, Stream, StreamEntry, StreamId, StreamMeta};
 
 /// Ids in one command, at most.
@@ -85,6 +85,7 @@ pub(super) struct StreamWriter {
     group: Vec<u8>,
     consumer: Vec<u8>,
     producer: Vec<u8>,
+    lost: Option<Unsupported>,
 }
 
 impl StreamWriter {
@@ -96,7 +97,17 @@ impl StreamWriter {
             group: Vec::new(),
             consumer: Vec::new(),
             producer: Vec::new(),
+            lost: None,
         }
+    }
+
+    /// The first thing that was left out so far, where that is accepted.
+    pub fn lost(&self) -> Option<Unsupported> {
+        self.lost
+    }
+
+    fn lose(&mut self, problem: Unsupported) -> Result<(), Unsupported> {
+        lose(&self.target, &mut self.lost, problem)
     }
 
     /// Writes a whole stream, which [`check`] was content with.
@@ -236,7 +247,7 @@ impl StreamWriter {
         }
     }
 
-    fn pending(&self, pending: &[Pending], out: &mut Out<'_>) -> Result<(), Unsupported> {
+    fn pending(&mut self, pending: &[Pending], out: &mut Out<'_>) -> Result<(), Unsupported> {
         let pending = self.present(pending)?;
         let alike = |a: &Pending, b: &Pending| (a.delivered_ms, a.deliveries) == (b.delivered_ms, b.deliveries);
         for run in runs(&pending, alike) {
@@ -252,9 +263,9 @@ impl StreamWriter {
         Ok(())
     }
 
-    fn nacked(&self, pending: &[Pending], out: &mut Out<'_>) -> Result<(), Unsupported> {
+    fn nacked(&mut self, pending: &[Pending], out: &mut Out<'_>) -> Result<(), Unsupported> {
         if !has_nacked(&self.target) && !pending.is_empty() {
-            return if self.target.accept_loss { Ok(()) } else { Err(Unsupported::Nacked) };
+            return self.lose(Unsupported::Nacked);
         }
         let pending = self.present(pending)?;
         for run in runs(&pending, |a, b| a.deliveries == b.deliveries) {
@@ -270,38 +281,37 @@ impl StreamWriter {
     }
 
     /// Those pending entries that the stream has.
-    fn present(&self, pending: &[Pending]) -> Result<Vec<Pending>, Unsupported> {
+    fn present(&mut self, pending: &[Pending]) -> Result<Vec<Pending>, Unsupported> {
         let present: Vec<Pending> = pending.iter().copied().filter(|p| self.ids.contains(p.id)).collect();
-        match present.len() == pending.len() || self.target.accept_loss {
-            true => Ok(present),
-            false => Err(Unsupported::DeletedPending),
+        if present.len() < pending.len() {
+            self.lose(Unsupported::DeletedPending)?;
         }
+        Ok(present)
     }
 
-    fn idempotency(&self, duration_s: u64, entries_max: u64, out: &mut Out<'_>) -> Result<(), Unsupported> {
+    fn idempotency(&mut self, duration_s: u64, entries_max: u64, out: &mut Out<'_>) -> Result<(), Unsupported> {
         if (duration_s, entries_max) == (IDMP_DURATION_S, IDMP_ENTRIES_MAX) {
             return Ok(());
         }
         if !has_idempotency(&self.target) {
-            return if self.target.accept_loss { Ok(()) } else { Err(Unsupported::Idempotency) };
+            return self.lose(Unsupported::Idempotency);
         }
         let command = Command::new(b"XCFGSET").arg(&self.key).arg(b"IDMP-DURATION").owned(number(duration_s));
         command.arg(b"IDMP-MAXSIZE").owned(number(entries_max)).emit(out);
         Ok(())
     }
 
-    fn records(&self, records: &[IdmpRecord], out: &mut Out<'_>) -> Result<(), Unsupported> {
-        let possible = has_idmp_record(&self.target);
-        if !records.is_empty() && !possible && !self.target.accept_loss {
-            return Err(Unsupported::Idempotency);
+    fn records(&mut self, records: &[IdmpRecord], out: &mut Out<'_>) -> Result<(), Unsupported> {
+        if !records.is_empty() && !has_idmp_record(&self.target) {
+            return self.lose(Unsupported::Idempotency);
         }
-        for record in records.iter().filter(|_| possible) {
-            if self.ids.contains(record.id) {
-                let command = Command::new(b"XIDMPRECORD").arg(&self.key).arg(&self.producer);
-                command.arg(&record.iid).owned(number(record.id)).emit(out);
-            } else if !self.target.accept_loss {
-                return Err(Unsupported::DeletedRecord);
+        for record in records {
+            if !self.ids.contains(record.id) {
+                self.lose(Unsupported::DeletedRecord)?;
+                continue;
             }
+            let command = Command::new(b"XIDMPRECORD").arg(&self.key).arg(&self.producer);
+            command.arg(&record.iid).owned(number(record.id)).emit(out);
         }
         Ok(())
     }

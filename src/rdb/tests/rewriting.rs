@@ -77,6 +77,30 @@ fn accepted_loss_leaves_out_what_the_target_lacks() {
         nacked.iter().all(|line| !line.starts_with("XNACK")) && nacked.iter().any(|line| line.starts_with("XCLAIM"))
     );
     assert!(rewritten(&example_value("E30"), None, &old).is_err());
+    // The nearest time that HPEXPIREAT takes.
+    let late = HashField { field: bytes("f"), value: bytes("v"), expires_at_ms: Some(1 << 46) };
+    let accepting = TargetCaps { accept_loss: true, ..REDIS_8_10 };
+    let lines = lines(&Value::Hash(vec![late]), None, &accepting);
+    assert_eq!(lines[2], format!("HPEXPIREAT k {} FIELDS 1 f", (1u64 << 46) - 1));
+}
+
+#[test]
+fn rewriter_tells_what_it_left_out() {
+    let lost = |piece: &Piece, target| {
+        let mut rewriter = Rewriter::new(b"k", None, TargetCaps { accept_loss: true, ..target });
+        rewriter.piece(&Piece::StreamMeta(StreamMeta::default()), &mut |_| {}).unwrap();
+        rewriter.piece(piece, &mut |_| {}).unwrap();
+        rewriter.lost()
+    };
+    let field = HashField { field: bytes("f"), value: bytes("v"), expires_at_ms: Some(9) };
+    let fields = Piece::HashFields(vec![field]);
+    assert_eq!(lost(&fields, REDIS_7), Some(Unsupported::FieldExpiry));
+    assert_eq!(lost(&fields, REDIS_8_10), None);
+    let nacked = Pending { id: StreamId { ms: 1, seq: 1 }, delivered_ms: 1, deliveries: 1 };
+    assert_eq!(lost(&Piece::StreamNacked(vec![nacked]), VALKEY_9), Some(Unsupported::Nacked));
+    assert_eq!(lost(&Piece::StreamPending(vec![nacked]), VALKEY_9), Some(Unsupported::DeletedPending));
+    let idempotency = Piece::StreamIdempotency { duration_s: 5, entries_max: 100 };
+    assert_eq!(lost(&idempotency, REDIS_7), Some(Unsupported::Idempotency));
 }
 
 #[test]

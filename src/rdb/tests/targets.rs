@@ -149,6 +149,74 @@ fn entries_read_above_entries_added_is_clamped_where_it_is_checked() {
     }
 }
 
+/// Redis 8.2 and 8.6 load it, and XPENDING ends them then.
+#[test]
+fn stream_with_a_pending_entry_of_no_consumer_is_for_no_target() {
+    let payload = example("E17");
+    let owned = &payload[1..payload.len() - 10];
+    // At the end the consumer's ids: how many, and 16 bytes each.
+    let mut ownerless = owned[..owned.len() - 17].to_vec();
+    ownerless.push(0);
+    for restorer in [redis((8, 6, 3), 13), redis((7, 0, 0), 10), redis((6, 0, 0), 9), valkey((9, 1, 2), 80)] {
+        assert!(restorer.payload(&raw(Project::Redis, 21, owned), None).unwrap().is_some());
+        let error = restorer.payload(&raw(Project::Redis, 21, &ownerless), None).unwrap_err();
+        assert!(error.to_string().contains("belongs to no consumer"), "{error}");
+    }
+}
+
+#[test]
+fn streams_are_given_as_types_that_the_target_knows() {
+    let given = |name: &str, restorer: Restorer| {
+        let payload = example(name);
+        let verified = verify(&payload, false).unwrap();
+        let body = restorer.payload(&verified.value, None).unwrap()?.to_vec();
+        let verified = verify(&body, false).unwrap();
+        let Value::Stream(stream) = decode(&verified.value, &Limits::default()).unwrap() else { panic!("no stream") };
+        Some((verified.value.value_type, stream))
+    };
+    let Value::Stream(whole) = example_value("E17") else { panic!("no stream") };
+    for (restorer, value_type) in [(redis((7, 2, 0), 11), 21), (redis((7, 0, 0), 10), 19), (redis((6, 0, 0), 9), 15)] {
+        let (found, stream) = given("E17", restorer).unwrap();
+        assert_eq!(found, value_type);
+        assert_eq!((&stream.entries, stream.meta.last_id), (&whole.entries, whole.meta.last_id));
+        assert_eq!(stream.groups[0].consumers[0].pending, whole.groups[0].consumers[0].pending);
+        let counts = value_type > 15;
+        assert_eq!(stream.meta.entries_added == whole.meta.entries_added, counts, "{value_type}");
+        assert_eq!(stream.groups[0].consumers[0].active_ms.is_some(), value_type == 21);
+    }
+    // Idempotence records and pending entries of no consumer have no place in an older type.
+    assert_eq!(given("E18", redis((8, 2, 0), 12)), None);
+    assert_eq!(given("E29", redis((8, 6, 3), 13)), None);
+    assert_eq!(given("E29", redis((8, 10, 2), 15)).map(|(value_type, _)| value_type), Some(27));
+    assert_eq!(given("E16", redis((3, 2, 0), 7)), None);
+    // A stream of 8.6 without any is one of 8.2.
+    let Value::Stream(mut plain) = example_value("E18") else { panic!("no stream") };
+    plain.idempotency.as_mut().unwrap().producers.clear();
+    let mut body = example("E18");
+    body.truncate(body.len() - 10);
+    // One producer of one record behind the two settings: its bytes go, and so does its count.
+    let tail = body.len() - 2;
+    let producer = tail - 18;
+    body.splice(producer..tail, [0]);
+    let lowered = valkey((9, 1, 2), 80).payload(&raw(Project::Redis, 26, &body[1..]), None).unwrap().unwrap().to_vec();
+    let Value::Stream(stream) = decode(&verify(&lowered, false).unwrap().value, &Limits::default()).unwrap() else {
+        panic!("no stream")
+    };
+    assert_eq!((lowered[0], &stream.entries), (21, &plain.entries));
+}
+
+/// A damaged one ends 8.10.
+#[test]
+fn template_hash_with_a_damaged_listpack_is_for_no_target() {
+    let payload = example("E31");
+    let mut body = payload[1..payload.len() - 10].to_vec();
+    assert!(redis((8, 10, 2), 15).payload(&raw(Project::Redis, 29, &body), None).unwrap().is_some());
+    // The length that stands behind the last value, in front of the listpack's end.
+    let at = body.len() - 2;
+    body[at] = 9;
+    assert!(redis((8, 10, 2), 15).payload(&raw(Project::Redis, 29, &body), None).is_err());
+}
+
 #[test]
 fn collections_without_elements_have_no_payload() {
     for value_type in [1, 2, 3, 4, 5, 14, 18] {

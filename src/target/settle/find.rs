@@ -13,8 +13,10 @@ use crate::slot::{Slot, Slots};
 const SCAN_COUNT: &[u8] = b"1000";
 /// Hashes whose fields are listed at a time.
 const HASHES_MAX: usize = 50;
-/// Keys whose time left is asked between two looks at the server's clock.
+/// Keys whose time left is asked between two looks at the server's clock: at first, and for those between whose looks a
+/// millisecond ended, again.
 const KEYS_A_CLOCK: usize = 100;
+const KEYS_A_CLOCK_AGAIN: [usize; 6] = [10, 1, 1, 1, 1, 1];
 
 /// What is looked through: the keys of these slots that are in scope.
 pub struct Search<'a> {
@@ -57,6 +59,7 @@ pub async fn find(search: &Search<'_>, conn: &mut Conn, items: &mut Items) -> Re
 async fn keys(search: &Search<'_>, conn: &mut Conn, db: u32, times: Times, items: &mut Items) -> Result<(), Error> {
     let mut out = Vec::new();
     let mut asked: Vec<Vec<u8>> = Vec::new();
+    let mut unsure: Vec<Vec<u8>> = Vec::new();
     scan(&mut out, b"0", None);
     conn.send(&out).await?;
     loop {
@@ -70,14 +73,54 @@ async fn keys(search: &Search<'_>, conn: &mut Conn, db: u32, times: Times, items
         if more {
             scan(&mut out, &cursor, None);
         }
-        ask_times(&mut out, &page, times);
+        ask_times(&mut out, &page, times, KEYS_A_CLOCK);
         conn.send(&out).await?;
         let before = std::mem::replace(&mut asked, page);
-        read_times(conn, db, &before, times, items).await?;
+        read_times(conn, db, &before, (times, KEYS_A_CLOCK), items, &mut unsure).await?;
         if !more {
-            return read_times(conn, db, &asked, times, items).await;
+            read_times(conn, db, &asked, (times, KEYS_A_CLOCK), items, &mut unsure).await?;
+            break;
         }
     }
+    for clock in KEYS_A_CLOCK_AGAIN {
+        let mut keys = std::mem::take(&mut unsure);
+        if times == Times::ByClockInSlot {
+            keys.sort_by_cached_key(|key| Slot::of(key));
+        }
+        for page in keys.chunks(KEYS_AGAIN) {
+            out.clear();
+            ask_times(&mut out, page, times, clock);
+            conn.send(&out).await?;
+            read_times(conn, db, page, (times, clock), items, &mut unsure).await?;
+        }
+    }
+    match unsure.first() {
+        None => Ok(()),
+        // On a server so slow its time is known to the milliseconds that the answer took, and a pass that comes again sees more.
+        Some(_) => settle_unsure(conn, db, &unsure, times, items).await,
+    }
+}
+
+/// Keys asked for again at a time.
+const KEYS_AGAIN: usize = 1000;
+
+/// Takes the times of keys between whose looks at the clock a millisecond always ended.
+async fn settle_unsure(
+    conn: &mut Conn,
+    db: u32,
+    keys: &[Vec<u8>],
+    times: Times,
+    items: &mut Items,
+) -> Result<(), Error> {
+    let mut out = Vec::new();
+    for page in keys.chunks(KEYS_AGAIN) {
+        out.clear();
+        ask_times(&mut out, page, times, 1);
+        conn.send(&out).await?;
+        let mut unsure = Vec::new();
+        read_by_clock(conn, db, page, (times, 1), items, &mut unsure, true).await?;
+    }
+    Ok(())
 }
 
 fn scan(out: &mut Vec<u8>, cursor: &[u8], kind: Option<&[u8]>) {
@@ -118,7 +161,8 @@ async fn answer(conn: &mut Conn, command: &[u8]) -> Result<Reply, Error> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Times {
     Told,
-    /// Older servers tell how long a key has left; with their clock in the same transaction that is exact to 1 ms.
+    /// Older servers tell how long a key has left; with looks at their clock before and behind, in the same transaction, that
+    /// is exact where both show one millisecond.
     ByClock,
     /// The same on a node of a cluster, where the keys of a transaction are of one slot.
     ByClockInSlot,
@@ -131,43 +175,71 @@ impl Times {
     }
 }
 
-fn ask_times(out: &mut Vec<u8>, keys: &[Vec<u8>], times: Times) {
+fn ask_times(out: &mut Vec<u8>, keys: &[Vec<u8>], times: Times, clock: usize) {
     if times == Times::Told {
         keys.iter().for_each(|key| encode::command(out, &[&b"PEXPIRETIME"[..], key]));
         return;
     }
     for group in times.groups(keys) {
         encode::command(out, &[b"MULTI"]);
-        for keys in group.chunks(KEYS_A_CLOCK) {
+        for keys in group.chunks(clock) {
             encode::command(out, &[b"TIME"]);
             keys.iter().for_each(|key| encode::command(out, &[&b"PTTL"[..], key]));
+            encode::command(out, &[b"TIME"]);
         }
         encode::command(out, &[b"EXEC"]);
     }
 }
 
-async fn read_times(conn: &mut Conn, db: u32, keys: &[Vec<u8>], times: Times, items: &mut Items) -> Result<(), Error> {
-    if times == Times::Told {
-        for key in keys {
-            let at_ms = answer(conn, b"PEXPIRETIME").await?.integer();
-            push(items, db, key, None, at_ms);
-        }
-        return Ok(());
+/// Reads the answers to [`ask_times`]; keys whose time isn't sure to the millisecond are added to `unsure`.
+async fn read_times(
+    conn: &mut Conn,
+    db: u32,
+    keys: &[Vec<u8>],
+    (times, clock): (Times, usize),
+    items: &mut Items,
+    unsure: &mut Vec<Vec<u8>>,
+) -> Result<(), Error> {
+    if times != Times::Told {
+        return read_by_clock(conn, db, keys, (times, clock), items, unsure, false).await;
     }
+    for key in keys {
+        let at_ms = answer(conn, b"PEXPIRETIME").await?.integer();
+        push(items, db, key, None, at_ms);
+    }
+    Ok(())
+}
+
+/// The same of older servers; `anyway`: what isn't sure is taken too.
+async fn read_by_clock(
+    conn: &mut Conn,
+    db: u32,
+    keys: &[Vec<u8>],
+    (times, clock): (Times, usize),
+    items: &mut Items,
+    unsure: &mut Vec<Vec<u8>>,
+    anyway: bool,
+) -> Result<(), Error> {
     for group in times.groups(keys) {
-        let clocks = group.len().div_ceil(KEYS_A_CLOCK);
+        let clocks = group.len().div_ceil(clock);
         answer(conn, b"MULTI").await?;
-        for _ in 0..group.len() + clocks {
+        for _ in 0..group.len() + 2 * clocks {
             answer(conn, b"PTTL").await?;
         }
         let exec = answer(conn, b"EXEC").await?;
-        let mut replies = exec.array().unwrap_or_default().iter();
-        for keys in group.chunks(KEYS_A_CLOCK) {
-            let now_ms = replies.next().and_then(Reply::unix_ms);
-            for key in keys {
-                let left_ms = replies.next().and_then(Reply::integer).filter(|ms| *ms >= 0);
-                let at_ms = left_ms.zip(now_ms).map(|(left_ms, now_ms)| now_ms.saturating_add(left_ms));
-                push(items, db, key, None, at_ms);
+        let mut replies = exec.array().unwrap_or_default();
+        for keys in group.chunks(clock) {
+            let Some((told, rest)) = replies.split_at_checked(keys.len() + 2) else { break };
+            replies = rest;
+            let [before, left @ .., after] = told else { break };
+            let (before, after) = (before.unix_ms(), after.unix_ms());
+            for (key, left) in keys.iter().zip(left) {
+                let Some(left_ms) = left.integer().filter(|ms| *ms >= 0) else { continue };
+                if before != after && !anyway {
+                    unsure.push(key.clone());
+                    continue;
+                }
+                push(items, db, key, None, before.map(|now_ms| now_ms.saturating_add(left_ms)));
             }
         }
     }

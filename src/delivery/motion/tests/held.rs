@@ -179,6 +179,8 @@ impl HeldWorld {
             noted_bytes_max,
         };
         world.process().expect("the first process begins");
+        // All is where it was.
+        world.step(Op::LookAll).expect("a look");
         world
     }
 

@@ -28,6 +28,7 @@ use queue::{List, Mark, Queue};
 use record::History;
 
 pub use found::{Found, Position, position};
+pub use hold::GivenUp;
 
 /// A server that is or was attached, by its place.
 pub type NodeId = usize;

@@ -17,7 +17,7 @@ use crate::config::words::OnError;
 use crate::delivery::guard::Standing;
 use crate::delivery::motion::{State, Ticket};
 use crate::delivery::record::{self, JobState};
-use crate::delivery::slots::Position;
+use crate::delivery::slots::{GivenUp, Position};
 use crate::delivery::unit::{Batch, Task};
 use crate::delivery::{Cluster, Standalone};
 use crate::offset::{ReplId, ReplOffset};
@@ -213,6 +213,13 @@ impl driver::Progress for Arc<Progress> {
     fn connected(&self, run_id: &str, states: &[(Vec<u8>, Vec<u8>)], rewinds: Option<ReplOffset>) {
         if let Some((motions, shard)) = &self.motions {
             motions.connected(*shard, run_id, states, rewinds);
+        }
+    }
+
+    fn is_given_up(&self, what: GivenUp) {
+        if let Some((motions, _)) = &self.motions {
+            what.server.into_iter().for_each(|server| motions.is_left_at(what.slot, server));
+            motions.with(|machine| machine.acknowledged(what.ticket));
         }
     }
 

@@ -22,6 +22,8 @@ struct Member {
     address: HostPort,
     /// The ids of its replicas.
     replicas: BTreeSet<String>,
+    /// The ids of all nodes that were of it and aren't of another.
+    nodes: BTreeSet<String>,
     /// What its primary owned when that was last seen.
     slots: Slots,
     /// How often in a row it was missing.
@@ -66,7 +68,7 @@ impl Members {
         self.next = self.next.max(number + 1);
         let mut member = Member::new(number);
         member.take(primary);
-        self.known.extend(member.nodes());
+        self.known.extend(member.seen());
         self.shards.push(member);
     }
 
@@ -82,7 +84,11 @@ impl Members {
                     taken.insert(primary.id.clone());
                     changes.extend(member.take(primary));
                     member.missing = 0;
-                    self.known.extend(member.nodes());
+                    let seen: Vec<String> = member.seen().collect();
+                    for (_, other) in self.shards.iter_mut().enumerate().filter(|(of, _)| *of != at) {
+                        other.nodes.retain(|id| !seen.contains(id));
+                    }
+                    self.known.extend(seen);
                 }
                 Now::Unclear => _ = taken.insert(member.primary.clone()),
                 Now::Left => member.missing += 1,
@@ -117,8 +123,9 @@ impl Members {
         let follows = |p: &Primary| member.replicas.contains(&p.id);
         let has_its_slots = |p: &Primary| !p.slots.is_disjoint(&member.slots);
         let heirs = || topology.primaries().iter().filter(free);
-        // A node hears of the new owner of the slots before it hears that the old one is a replica.
-        let promoted = heirs().find(|p| follows(p) && has_its_slots(p));
+        // A node hears of the new owner of the slots before it hears that the old one is a replica, or that it is dead; and
+        // where one failover follows the other, before it heard who follows whom.
+        let promoted = heirs().find(|p| (follows(p) || member.nodes.contains(&p.id)) && has_its_slots(p));
         if let Some(primary) = promoted.filter(|_| before.is_none_or(|p| !has_its_slots(p))) {
             return Now::Is(primary);
         }
@@ -129,7 +136,9 @@ impl Members {
             return Now::Is(heir);
         }
         let owned = member.slots.iter().all(|slot| topology.owner(slot).is_some());
-        if before.is_none() && owned && topology.is_whole() { Now::Left } else { Now::Unclear }
+        // One that failed and has no slots is nobody's primary any more; it is a new one if it comes back.
+        let left = before.is_none_or(|p| p.health == Health::Failed && p.slots.is_empty());
+        if left && owned && topology.is_whole() { Now::Left } else { Now::Unclear }
     }
 }
 
@@ -140,12 +149,14 @@ impl Member {
             primary: String::new(),
             address: HostPort { host: String::new(), port: 0 },
             replicas: BTreeSet::new(),
+            nodes: BTreeSet::new(),
             slots: Slots::default(),
             missing: 0,
         }
     }
 
-    fn nodes(&self) -> impl Iterator<Item = String> {
+    /// The nodes that it has by the last look.
+    fn seen(&self) -> impl Iterator<Item = String> {
         std::iter::once(&self.primary).chain(&self.replicas).cloned()
     }
 
@@ -161,6 +172,7 @@ impl Member {
         self.address = primary.address.clone();
         self.slots = primary.slots.clone();
         self.replicas = primary.replicas.iter().map(|replica| replica.id.clone()).collect();
+        self.nodes.extend(self.seen().collect::<Vec<_>>());
         changes
     }
 }
@@ -222,6 +234,27 @@ mod tests {
         (2..LOOKS_NEW).for_each(|_| assert_eq!(members.look(&still), []));
         let new = Change::New { number: 2, address: at(7001), slots: Slots::default() };
         assert_eq!(members.look(&still), [new]);
+    }
+
+    #[test]
+    fn node_that_was_of_the_shard_and_has_its_slots_is_its_primary_whatever_is_said_of_the_other() {
+        let mut members = two();
+        let promoted = topology(&["2 master - 8001-16383", "3 master - 0-8000", "4 slave 2"]);
+        assert_eq!(members.look(&promoted), [Change::Moved { number: 0, address: at(7003) }]);
+        // It is dead, which nobody has noticed yet, nor that the former primary followed it.
+        let back = topology(&["1 master - 0-8000", "2 master - 8001-16383", "3 master -", "4 slave 2"]);
+        assert_eq!(members.look(&back), [Change::Moved { number: 0, address: at(7001) }]);
+    }
+
+    #[test]
+    fn failed_primary_without_slots_has_left_after_some_looks() {
+        let mut members = two();
+        let emptied = topology(&["1 master -", "2 master - 0-16383", "4 slave 2"]);
+        assert_eq!(members.look(&emptied).len(), 2);
+        let failed = topology(&["1 master,fail -", "2 master - 0-16383", "4 slave 2"]);
+        (1..LOOKS_GONE).for_each(|_| assert_eq!(members.look(&failed), []));
+        assert_eq!(members.look(&failed), [Change::Gone { number: 0 }]);
+        (0..9).for_each(|_| assert_eq!(members.look(&failed), []));
     }
 
     #[test]

@@ -67,7 +67,7 @@ impl PastLanes {
     ///
     /// # Errors
     /// As for [`PastLanes::tell`].
-    pub fn keys(&mut self, slot: Slot) -> Result<(Vec<(u32, Vec<u8>)>, String), AskError> {
+    pub fn keys(&mut self, slot: Slot) -> Result<(Vec<Name>, String), AskError> {
         self.retrying(slot, async |past| past.keys(slot).await)
     }
 

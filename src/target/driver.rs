@@ -19,6 +19,7 @@ use crate::delivery::Standalone;
 use crate::delivery::guard::{self, Standing};
 use crate::delivery::motion::{State, Ticket};
 use crate::delivery::record;
+use crate::delivery::slots::GivenUp;
 use crate::delivery::standalone::{Event, Fault, Lost, Reread, SELECT};
 use crate::delivery::unit::{Batch, LANES_MAX, LaneId, Task};
 use crate::net::backoff::Backoff;
@@ -128,6 +129,8 @@ pub trait Progress {
     /// The lanes were connected anew, to the server of that run id, which has these fields in that hash. `rewinds`: they
     /// start again from there.
     fn connected(&self, run_id: &str, states: &[(Vec<u8>, Vec<u8>)], rewinds: Option<ReplOffset>);
+    /// The lanes have given up a slot.
+    fn is_given_up(&self, what: GivenUp);
     /// Whether a node of a cluster says of a slot that the lanes hold something else than it was told.
     fn is_stray(&self, slot: Slot, says: Option<&State>) -> bool;
     /// The lanes have dropped slots, of which the target lost what it was told.

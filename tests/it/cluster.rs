@@ -162,12 +162,17 @@ impl Cluster {
     /// Marks a slot as moving; returns the node that owns it.
     pub fn begin_move(&self, slot: u16, to: usize) -> usize {
         let from = self.owner(slot);
+        self.mark_move(slot, from, to);
+        from
+    }
+
+    /// The same where not all agree who owns it.
+    pub fn mark_move(&self, slot: u16, from: usize, to: usize) {
         let set = |on: usize, state: &str, peer: usize| {
             self.nodes[on].client().call(&cmd!["CLUSTER", "SETSLOT", slot, state, self.ids[peer]]);
         };
         set(to, "IMPORTING", from);
         set(from, "MIGRATING", to);
-        from
     }
 
     /// Moves up to `count` keys of a slot that [`Cluster::begin_move`] marked; returns how many it found.
@@ -327,8 +332,7 @@ impl Holds for Cluster {
 }
 
 fn is_ok(client: &mut Client) -> bool {
-    let info = client.call(&cmd!["CLUSTER", "INFO"]).text();
-    info.contains("cluster_state:ok")
+    client.ask(&cmd!["CLUSTER", "INFO"]).is_ok_and(|info| info.text().contains("cluster_state:ok"))
 }
 
 fn is_primary(client: &mut Client) -> bool {
@@ -337,7 +341,8 @@ fn is_primary(client: &mut Client) -> bool {
 
 /// Who owns what and who follows whom, as one node sees it; `None` while it's still being told.
 fn view(client: &mut Client) -> Option<BTreeSet<String>> {
-    let text = client.call(&cmd!["CLUSTER", "NODES"]).text();
+    // A node without slots may become a replica, and loads its primary's data.
+    let text = client.ask(&cmd!["CLUSTER", "NODES"]).ok()?.text();
     let mut all = BTreeSet::new();
     for line in text.lines() {
         let words: Vec<&str> = line.split(' ').collect();

@@ -5,12 +5,21 @@ use crate::delivery::motion::Ticket;
 use crate::delivery::unit::Hold;
 use crate::slot::Slot;
 
+/// A slot of which nothing more will be written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GivenUp {
+    pub slot: Slot,
+    pub ticket: Ticket,
+    /// Which server acknowledged what was written of it (see [`Cluster::attach`]), if anything was.
+    pub server: Option<String>,
+}
+
 /// Slots on their way out of a machine.
 #[derive(Debug, Default)]
 pub(super) struct Holding {
     /// To be given up when nothing of them is on its way any more.
     leaving: Vec<(Slot, Ticket)>,
-    given_up: Vec<Ticket>,
+    given_up: Vec<GivenUp>,
     /// Slots that were taken for held, and that the target says something else of.
     strays: Vec<Slot>,
     /// All nodes were connected once: nothing of an earlier session is on its way.
@@ -54,13 +63,12 @@ impl Cluster {
         }
         let mut leaving = std::mem::take(&mut self.holding.leaving);
         leaving.retain(|(slot, ticket)| {
-            let gone = match self.feeds.contains(*slot) {
-                true => self.is_quiet(*slot),
-                false => self.holding.fenced,
-            };
+            let held = self.feeds.contains(*slot);
+            let gone = if held { self.is_quiet(*slot) } else { self.holding.fenced };
             if gone {
+                let server = self.home_of(*slot).filter(|_| held);
                 self.remove(*slot);
-                self.holding.given_up.push(*ticket);
+                self.holding.given_up.push(GivenUp { slot: *slot, ticket: *ticket, server });
             }
             !gone
         });
@@ -80,6 +88,12 @@ impl Cluster {
             }
             _ => false,
         }
+    }
+
+    /// The server that has all that was acknowledged of a slot.
+    fn home_of(&self, slot: Slot) -> Option<String> {
+        let home = self.slots.get(slot.index())?.home;
+        self.servers.get(usize::from(home)).map(|server| server.identity.clone())
     }
 
     fn remove(&mut self, slot: Slot) {
@@ -109,7 +123,7 @@ impl Cluster {
     }
 
     /// What was given up since the last call.
-    pub fn take_given_up(&mut self) -> Vec<Ticket> {
+    pub fn take_given_up(&mut self) -> Vec<GivenUp> {
         std::mem::take(&mut self.holding.given_up)
     }
 
@@ -125,4 +139,3 @@ impl Cluster {
         }
     }
 }
-

@@ -2,12 +2,11 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::time::{sleep, timeout};
 
-use super::{Motions, lock};
+use super::{Motions, Unchecked, lock};
 use crate::clock::now_ms;
 use crate::delivery::motion::{Look, Offsets, Shard};
 use crate::net::conn::{self, Conn};
@@ -69,8 +68,9 @@ impl Motions {
             if let Err(error) = self.tell_lost(&plan).await {
                 tracing::warn!(error = %error, "the target can't be told of slots that it has lost: trying on");
             }
-            let check = self.unchecked.load(Ordering::Relaxed) && lock(&self.awaited).is_empty();
-            if !self.is_moving() && !check {
+            let begun = lock(&self.awaited).is_empty();
+            let unchecked = if begun { lock(&self.unchecked).take() } else { None };
+            if !begun || !self.is_moving() && unchecked.is_none() {
                 self.show(&plan);
                 self.wanted.notified().await;
                 continue;
@@ -78,12 +78,15 @@ impl Motions {
             match self.look(&mut conns).await {
                 Ok((views, offsets, look)) => {
                     plan.status.clear(LOOK_PLACE);
-                    self.with(|machine| machine.looked(&look, |slot| views.rest(slot), &offsets));
-                    if check && self.check(&plan, &views).await {
-                        self.unchecked.store(false, Ordering::Relaxed);
+                    // Before anything is done for slots that it has to doubt.
+                    if self.check(&plan, &views, unchecked).await {
+                        self.with(|machine| machine.looked(&look, |slot| views.rest(slot), &offsets));
                     }
                 }
-                Err(error) => plan.status.waiting(LOOK_PLACE, &format!("{error}: slots can't be looked at")),
+                Err(error) => {
+                    self.check_again(unchecked);
+                    plan.status.waiting(LOOK_PLACE, &format!("{error}: slots can't be looked at"));
+                }
             }
             self.show(&plan);
             let longest = self.with(|machine| machine.in_motion().map(|(_, since, _)| now_ms() - since).max());
@@ -91,19 +94,32 @@ impl Motions {
         }
     }
 
-    /// The second look of the start: a slot that isn't at rest at its feeder by all views began to move before its
-    /// streams were followed.
-    async fn check(&self, plan: &Plan, views: &Views) -> bool {
+    /// The second look of a start: a slot that isn't at rest at its feeder by all views may have begun to move before
+    /// its streams were followed, and so may one that is in motion since then. False if it couldn't be made.
+    async fn check(&self, plan: &Plan, views: &Views, unchecked: Option<Unchecked>) -> bool {
+        let Some(unchecked) = unchecked else { return true };
         let odd: Vec<Slot> = self.with(|machine| {
-            let moved = |slot: &Slot| machine.feeder(*slot).is_some_and(|feeder| views.rest(*slot) != Some(feeder));
+            let moved = |slot: &Slot| match machine.feeder(*slot) {
+                Some(feeder) => views.rest(*slot) != Some(feeder),
+                None => !unchecked.moved_before.contains(slot),
+            };
             Slot::all().filter(moved).collect()
         });
         match self.doubt(plan, &plan.identity, odd).await {
             Ok(()) => true,
             Err(error) => {
+                self.check_again(Some(unchecked));
                 tracing::warn!(error = %error, "what was seen of slots can't be written to the target: trying on");
                 false
             }
+        }
+    }
+
+    /// A check that couldn't be made is made again, unless a later one is due.
+    fn check_again(&self, unchecked: Option<Unchecked>) {
+        let mut due = lock(&self.unchecked);
+        if due.is_none() {
+            *due = unchecked;
         }
     }
 

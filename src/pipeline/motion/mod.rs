@@ -5,7 +5,7 @@ mod told;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{Hash, Hasher};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -46,7 +46,7 @@ pub struct Motions {
     /// Shards that haven't joined their streams since the start.
     awaited: Mutex<BTreeSet<Shard>>,
     /// A shard is copied: once all streams are joined it must be looked whether slots moved meanwhile.
-    unchecked: AtomicBool,
+    unchecked: Mutex<Option<Unchecked>>,
     cluster: Cluster,
     /// The target is a cluster: slots in motion are nobody's there, and are written past the lanes.
     past_lanes: bool,
@@ -98,7 +98,7 @@ impl Motions {
             awaited: Mutex::new(places.keys().copied().collect()),
             // Nodes of a cluster fall back apart from each other: one that has lost a slot's state while nobody looked
             // doesn't lose the records that have passed it.
-            unchecked: AtomicBool::new(past_lanes || places.values().any(|place| place.is_none())),
+            unchecked: Mutex::default(),
             cluster,
             past_lanes,
             servers: Mutex::new(servers),
@@ -114,6 +114,9 @@ impl Motions {
                 moving.into_iter().for_each(|slot| _ = machine.doubt(slot));
             }
         });
+        if past_lanes || places.values().any(Option::is_none) {
+            motions.is_to_be_checked();
+        }
         Ok(Arc::new(motions))
     }
 
@@ -207,6 +210,7 @@ impl Motions {
             self.tell(plan, id, &anew, false).await?;
         }
         self.doubt(plan, id, self.doubtful(shard, &self.seen_owners())).await?;
+        self.is_to_be_checked();
         self.has_begun(shard);
         Ok(())
     }
@@ -218,6 +222,12 @@ impl Motions {
                 machine.rewinds(shard, at);
             }
         });
+    }
+
+    /// Streams begin that haven't told of what went before. What is known to be in motion is told of otherwise.
+    fn is_to_be_checked(&self) {
+        let moved_before = self.with(|machine| machine.in_motion().map(|(slot, ..)| slot).collect());
+        *lock(&self.unchecked) = Some(Unchecked { moved_before });
     }
 
     fn has_begun(&self, shard: Shard) {
@@ -318,6 +328,12 @@ impl Motions {
             );
         }
     }
+}
+
+/// What is to be looked at anew: all slots but those that were known to be in motion.
+#[derive(Debug)]
+struct Unchecked {
+    moved_before: BTreeSet<Slot>,
 }
 
 /// Slots that the target is being told of.

@@ -34,6 +34,17 @@ impl Motions {
         lock(&self.servers).entry(slot).or_insert(server);
     }
 
+    /// The lanes that held a slot had all that they wrote acknowledged by this server. Another one that was told may lack
+    /// some of that: then none is known to have all.
+    pub fn is_left_at(&self, slot: Slot, server: String) {
+        let mut servers = lock(&self.servers);
+        match servers.get_mut(&slot) {
+            Some(told) if *told != server => told.clear(),
+            Some(_) => {}
+            None => _ = servers.insert(slot, server),
+        }
+    }
+
     /// All that will be acknowledged of a slot's keys is on this server.
     pub fn is_listed_at(&self, slot: Slot, server: String) {
         lock(&self.servers).insert(slot, server);

@@ -469,8 +469,8 @@ impl Driver {
 
     fn next_exit(&mut self) -> Option<Exit> {
         self.machine.let_go();
-        for ticket in self.machine.take_given_up() {
-            self.plan.progress.settled(ticket, true);
+        for given_up in self.machine.take_given_up() {
+            self.plan.progress.is_given_up(given_up);
         }
         if self.machine.needs_settling() {
             // Slots may have come.

@@ -3,9 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::delivery::guard::{self, Guards};
-use crate::delivery::record::{JobState, Phase};
 use crate::delivery::motion::State;
-use crate::delivery::slots::record::{Floor, History, SlotRecord, floor_key, guards_key, slot_key, state_key, whole_key};
+use crate::delivery::record::{JobState, Phase};
+use crate::delivery::slots::record::{
+    Floor, History, SlotRecord, floor_key, guards_key, slot_key, state_key, whole_key,
+};
 use crate::delivery::slots::{Found, position};
 use crate::net::conn::Conn;
 use crate::resp::encode;
@@ -91,12 +93,15 @@ pub async fn read_states(conn: &mut Conn, job: &str, slots: &[Slot]) -> Result<V
         let answer = answer?;
         let [text, whole] = answer.array()? else { return None };
         let state = State::parse(text.bytes()?)?;
-        Some((slot, match state {
-            State::Moving { number, .. } if whole.bytes().is_some() => {
-                State::Moving { number, starts: Default::default(), whole: true }
-            }
-            state => state,
-        }))
+        Some((
+            slot,
+            match state {
+                State::Moving { number, .. } if whole.bytes().is_some() => {
+                    State::Moving { number, starts: Default::default(), whole: true }
+                }
+                state => state,
+            },
+        ))
     };
     Ok(answers.into_iter().filter_map(read).collect())
 }
@@ -242,7 +247,8 @@ fn checkpoint(nodes: &[NodeRead], shard: u32) -> Checkpoint {
         let found = Found::new(0, node.owned.clone(), Vec::new(), node.floors.clone());
         let ours = |slot: &Slot| node.records.iter().any(|(of, r)| of == slot && r.is_some_and(|r| r.shard == shard));
         for (slot, record) in &node.records {
-            let record = record.as_ref().filter(|r| r.shard == shard && (at_rest(node, *slot) || r.generation == generation));
+            let record =
+                record.as_ref().filter(|r| r.shard == shard && (at_rest(node, *slot) || r.generation == generation));
             let at = record.and_then(|record| position(record, found.floor(*slot, generation, shard, None)));
             positions.extend(at.map(|at| (*slot, at)));
         }

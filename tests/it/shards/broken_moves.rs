@@ -156,7 +156,8 @@ fn primaries_that_fail_over_while_they_give_or_take_a_slot_lose_nothing() {
         {
             a.until_ok();
             let from = a.owner(slot);
-            let to = *a.owners().iter().find(|node| **node != from && a.replica_of(**node).is_some()).expect("a gainer");
+            let to =
+                *a.owners().iter().find(|node| **node != from && a.replica_of(**node).is_some()).expect("a gainer");
             let fails = if gives { from } else { to };
             let Some(replica) = a.replica_of(fails) else { continue };
             a.until_linked(replica);
@@ -171,18 +172,21 @@ fn primaries_that_fail_over_while_they_give_or_take_a_slot_lose_nothing() {
                 Going::InOrder => a.promote(replica, ""),
                 Going::Killed => a.kill_and_promote(fails, replica),
             }
-            a.until_ok();
-            let (from, to) = (a.owner(slot), if gives { to } else { replica });
             if way == Way::Keys {
-                // An operator does what the promoted one doesn't know to be begun.
-                a.begin_move(slot, to);
+                // An operator begins again what the promoted one doesn't know of, and the other has with one that is gone.
+                let (from, to) = if gives { (replica, to) } else { (from, replica) };
+                a.mark_move(slot, from, to);
                 while a.move_keys(slot, from, to, 100) > 0 {}
                 a.end_move(slot, from, to);
-            } else {
-                until(MINUTE, "the end of a move whose server has gone", || {
-                    a.owners().into_iter().all(|node| is_at_rest(&a, node, node))
-                });
             }
+            a.until_ok();
+            if way == Way::Atomic {
+                // One that takes may wait for its loser to come back.
+                a.owners().into_iter().for_each(|node| cancel_atomic(&a, node, node));
+            }
+            until(MINUTE, "the end of a move whose server has gone", || {
+                way == Way::Keys || a.owners().into_iter().all(|node| is_at_rest(&a, node, node))
+            });
             load.until_sent(300, MINUTE);
             tool.must_live();
             println!("{name}: round {round}, {going:?} of node {fails}, gives {gives}");

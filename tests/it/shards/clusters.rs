@@ -4,12 +4,12 @@ use super::load::{ClusterLoad, TAGS};
 use super::motion::{Way, move_slot, slot_of_tag};
 use super::{JOB, fill, full_syncs};
 use crate::client::Reply;
-use crate::cluster::{Cluster, ClusterClient};
+use crate::cluster::{Cluster, ClusterClient, slot_of};
 use crate::compare::{Rules, until_same};
 use crate::tool::Tool;
 use crate::wait::{MINUTE, until};
 use keyferry::slot::{Slot, tag};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const TWO_MINUTES: Duration = Duration::from_secs(120);
 
@@ -28,6 +28,11 @@ fn own(target: &mut ClusterClient, slot: u16, name: &str) -> String {
         Reply::Nil => String::new(),
         reply => reply.text(),
     }
+}
+
+/// Rounds of moves; `KEYFERRY_MOVES` for more.
+fn rounds() -> usize {
+    std::env::var("KEYFERRY_MOVES").ok().and_then(|n| n.parse().ok()).unwrap_or(1)
 }
 
 /// Waits until the records of all the load's slots say that their copy is whole.
@@ -66,7 +71,7 @@ fn slots_move_in_every_way_into_a_cluster_through_kills_of_keyferry() {
         until_following(&k, &mut tool);
         while a.move_keys(half, from, to, 100) > 0 {}
         a.end_move(half, from, to);
-        for round in 0..3 {
+        for round in 0..rounds() {
             for tag in 0..TAGS {
                 let slot = slot_of_tag(tag);
                 a.until_ok();
@@ -110,8 +115,7 @@ fn slots_of_both_sides_move_while_a_target_primary_fails() {
         let load = ClusterLoad::start(&a, 1500);
         let mut tool = sync(&a, &k);
         until_following(&k, &mut tool);
-        let mut killed = 0;
-        for round in 0..2 {
+        for round in 0..rounds() {
             for tag in 0..12 {
                 let slot = slot_of_tag(tag);
                 a.until_ok();
@@ -141,12 +145,11 @@ fn slots_of_both_sides_move_while_a_target_primary_fails() {
                 load.until_sent(60, MINUTE);
                 while k.move_keys(other, here, there, 100) > 0 {}
                 k.end_move(other, here, there);
-                if tag == 8 && round == killed {
+                if tag == 8 && round < 2 {
                     // Right behind a move, while its keys are copied.
                     let (primary, replica) = if round == 0 { (0, 2) } else { (1, 3) };
                     k.until_linked(replica);
                     k.kill_and_promote(primary, replica);
-                    killed += 1;
                 }
             }
         }
@@ -195,6 +198,30 @@ fn nodes_of_the_source_come_with_slots_and_go_into_a_cluster() {
         load.stop();
         until_same(&a, &k, TWO_MINUTES, name, &Rules::following(&a.nodes[0]));
         until_at_rest(&k);
+        tool.must_live();
+        tool.stop();
+    }
+}
+
+#[test]
+fn slot_of_many_keys_is_followed_again_in_a_cluster() {
+    for (name, way) in [("redis-7.0", Way::Keys), ("valkey-9.1", Way::Atomic), ("redis-8.6", Way::Atomic)] {
+        let (a, k) = (Cluster::start(name, 3), Cluster::start(name, 2));
+        let slot = slot_of(b"{many}");
+        let sets: Vec<_> = (0..100_000).map(|i| cmd!["SET", format!("{{many}}{i}"), format!("value {i}")]).collect();
+        a.client().load(&sets);
+        let mut tool = sync(&a, &k);
+        let mut client = k.client();
+        until(MINUTE, "the slot's copy", || own(&mut client, slot, "slot").contains(" f "));
+        let to = (a.owner(slot) + 1) % 3;
+        move_slot(&a, slot, to, way);
+        let ended = Instant::now();
+        until(MINUTE, "the slot is fed by its new owner", || {
+            own(&mut client, slot, "state").starts_with(&format!("fed {to} "))
+        });
+        println!("{name}: fed by its new owner {:.1} s after the move's end", ended.elapsed().as_secs_f64());
+        a.client().call(&cmd!["SET", "{many}last", 1]);
+        until_same(&a, &k, MINUTE, name, &Rules::following(&a.nodes[0]));
         tool.must_live();
         tool.stop();
     }

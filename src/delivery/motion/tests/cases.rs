@@ -5,6 +5,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use super::held::{HeldWorld, Parts};
 use super::ops::Op;
 use super::source::Kind::{Classic, Commands, Values};
 use super::source::SHARDS;
@@ -328,4 +329,71 @@ fn switch_waits_for_what_all_lanes_were_given_of_the_motion() {
     ops.extend([Op::Write(0, APPEND, 0, 0), Op::Judge(1, 9), Op::Report(1), Op::Tick(3)]);
     ops.extend([Op::Pump, Op::Replicate, Op::Release(1), Op::Restart]);
     needs(|rules| rules.switch_behind_all = false, &ops);
+}
+
+/// The same of what the lanes to a cluster do.
+fn needs_part(remove: impl Fn(&mut Parts), ops: &[Op]) {
+    let run = |parts: Parts| {
+        let mut world = HeldWorld::new(MotionRules::default(), parts, 1 << 20);
+        for op in ops {
+            world.step(*op)?;
+            if matches!(op, Op::Move(..)) {
+                (0..SHARDS).try_for_each(|node| world.step(Op::Gossip(node)))?;
+            }
+        }
+        world.drain()
+    };
+    assert_eq!(run(Parts::default()), Ok(()), "with all parts");
+    let mut parts = Parts::default();
+    remove(&mut parts);
+    assert!(run(parts).is_err(), "without the part it ends well too");
+}
+
+#[test]
+fn later_process_begins_at_the_record_of_the_former_feeder() {
+    // The feeder's lanes still have a removal when another shard says that the slot moves; they have passed it elsewhere.
+    let ops = [
+        Op::Move(1, 0, Classic),
+        Op::Write(0, APPEND, 1, 1),
+        Op::JudgeAll,
+        Op::Pump,
+        Op::Rest,
+        Op::WorkOn(0, 8),
+        Op::Connect(0),
+        Op::Pump,
+        Op::Write(0, DELETE, 1, 1),
+        Op::JudgeAll,
+        Op::Move(0, 1, Classic),
+        Op::Write(0, APPEND, 0, 0),
+        Op::Judge(1, 9),
+        Op::Report(1),
+        Op::Write(1, APPEND, 0, 0),
+        Op::Judge(0, 9),
+        Op::Send(1, 9),
+        Op::Serve(1),
+        Op::Deliver(1),
+        Op::LookAll,
+        Op::Restart,
+    ];
+    needs_part(|parts| parts.former_records = false, &ops);
+}
+
+#[test]
+fn server_that_was_lost_before_the_lanes_gave_the_slot_up_is_noticed() {
+    let ops = [
+        Op::Flush(0, true),
+        Op::JudgeAll,
+        Op::Pump,
+        Op::Begin(0, 1, Classic),
+        Op::Write(0, APPEND, 1, 0),
+        Op::Pump,
+        Op::RollBack(2),
+        Op::JudgeAll,
+    ];
+    needs_part(|parts| parts.left_at = false, &ops);
+}
+
+#[test]
+fn slot_that_began_to_move_before_the_streams_are_followed_is_looked_for() {
+    needs_part(|parts| parts.checked = false, &[Op::Begin(1, 2, Classic), Op::Write(1, APPEND, 1, 0), Op::Restart]);
 }

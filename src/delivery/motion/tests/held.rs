@@ -27,11 +27,21 @@ pub struct Parts {
     pub guards: bool,
     /// A process begins at the records of slots in motion as well.
     pub former_records: bool,
+    /// Lanes that give a slot up say which server acknowledged what they wrote.
+    pub left_at: bool,
 }
 
 impl Default for Parts {
     fn default() -> Self {
-        Parts { given_up: true, one_server: true, checked: true, strays: true, guards: true, former_records: true }
+        Parts {
+            given_up: true,
+            one_server: true,
+            checked: true,
+            strays: true,
+            guards: true,
+            former_records: true,
+            left_at: true,
+        }
     }
 }
 
@@ -120,6 +130,9 @@ struct Looking {
     offsets: Offsets,
 }
 
+/// The id of no server.
+const NO_SERVER: u64 = u64::MAX;
+
 pub struct HeldWorld {
     source: Source,
     nodes: Vec<Node>,
@@ -129,7 +142,8 @@ pub struct HeldWorld {
     shards: Vec<Shard>,
     looking: Option<Looking>,
     servers: BTreeMap<usize, u64>,
-    unchecked: bool,
+    /// The slots that are known to be in motion, while it isn't looked whether others are.
+    unchecked: Option<Vec<usize>>,
     noted_bytes_max: usize,
 }
 
@@ -161,10 +175,12 @@ impl HeldWorld {
             shards: (0..SHARDS).map(|_| Shard::default()).collect(),
             looking: None,
             servers: BTreeMap::new(),
-            unchecked: false,
+            unchecked: None,
             noted_bytes_max,
         };
         world.process().expect("the first process begins");
+        // All is where it was.
+        world.step(Op::LookAll).expect("a look");
         world
     }
 
@@ -227,7 +243,6 @@ impl HeldWorld {
         self.motion = Motion::held_by_feeders();
         self.motion.rules = self.rules;
         self.motion.set_noted_bytes_max(self.noted_bytes_max);
-        self.unchecked = self.parts.checked;
         let states: Vec<State> = self.nodes.iter().map(Node::state).collect();
         let moving = |slot: usize| matches!(states[slot], State::Moving { .. });
         self.servers = (0..SLOTS).filter(|slot| moving(*slot)).map(|slot| (slot, self.nodes[slot].id)).collect();
@@ -238,13 +253,15 @@ impl HeldWorld {
                 let content = &self.nodes[*slot].content;
                 content.shard == shard && content.generation == generation
             };
-            let recorded: Vec<usize> = (0..SLOTS).filter(of).filter(|s| self.parts.former_records || !moving(*s)).collect();
+            let recorded: Vec<usize> =
+                (0..SLOTS).filter(of).filter(|s| self.parts.former_records || !moving(*s)).collect();
             let fed = recorded.iter().any(|slot| !moving(*slot));
             let lowest = recorded.iter().map(|slot| self.nodes[*slot].content.offset).min();
             let old = std::mem::take(&mut self.shards[shard]);
             let node = &self.source.nodes[shard];
             let highest = recorded.iter().map(|slot| self.nodes[*slot].content.offset).max().unwrap_or(0);
-            let forked = node.forks[old.forks.min(node.forks.len())..].iter().any(|f| (*f as u64) * UNIT_BYTES < highest);
+            let forked =
+                node.forks[old.forks.min(node.forks.len())..].iter().any(|f| (*f as u64) * UNIT_BYTES < highest);
             // Nothing tells where a shard stands that feeds no slot.
             let full = !fed || forked;
             let from = match lowest.filter(|_| !full) {
@@ -291,10 +308,18 @@ impl HeldWorld {
                 self.shards[shard].held.insert(slot, held);
             }
         }
+        self.check_later();
         for shard in lost {
             if shard >= SHARDS { self.doubt_forked(shard - SHARDS) } else { self.full_sync(shard) }
         }
         Ok(())
+    }
+
+    fn check_later(&mut self) {
+        let known = self.motion.in_motion().map(|(slot, ..)| slot).collect();
+        self.unchecked = Some(known).filter(|_| self.parts.checked);
+        // A look that began before doesn't tell.
+        self.looking = None;
     }
 
     /// All keys of these slots are to be copied, which the target is told at once.
@@ -363,6 +388,7 @@ impl HeldWorld {
             passed: [end; SLOTS],
             ..Shard::default()
         };
+        self.check_later();
         // A target that loses this has records of an earlier full sync, which count as none: another begins.
         self.replicate();
     }
@@ -418,8 +444,14 @@ impl HeldWorld {
                 change => {
                     let passed = offset <= self.shards[shard].passed[slot];
                     let effect = change.effect();
-                    let unit =
-                        Unit { shard: shard as u32, offset: ReplOffset(offset), set: slot, keys: &keys, effect, passed };
+                    let unit = Unit {
+                        shard: shard as u32,
+                        offset: ReplOffset(offset),
+                        set: slot,
+                        keys: &keys,
+                        effect,
+                        passed,
+                    };
                     match self.motion.judge(&unit) {
                         Verdict::Apply => change.clone(),
                         Verdict::Drop | Verdict::Noted { write: None } => continue,
@@ -497,9 +529,12 @@ impl HeldWorld {
     fn let_go(&mut self, shard: usize) {
         let idle = |held: &Held| held.queue.is_empty() && held.flight.is_none() && held.server.is_some();
         let held = &self.shards[shard].held;
-        let gone: Vec<(usize, Ticket)> =
-            held.iter().filter(|(_, held)| idle(held)).filter_map(|(slot, held)| Some((*slot, held.leaving?))).collect();
-        for (slot, ticket) in gone {
+        let leaves = |(slot, held): (&usize, &Held)| Some((*slot, held.leaving?, held.server?));
+        let gone: Vec<(usize, Ticket, u64)> = held.iter().filter(|(_, held)| idle(held)).filter_map(leaves).collect();
+        for (slot, ticket, server) in gone {
+            if *self.servers.entry(slot).or_insert(server) != server && self.parts.left_at {
+                self.servers.insert(slot, NO_SERVER);
+            }
             self.shards[shard].held.remove(&slot);
             self.motion.acknowledged(ticket);
         }
@@ -526,11 +561,14 @@ impl HeldWorld {
             let same = looking.views.iter().all(|view| view[slot].owner == first && !view[slot].busy);
             same.then_some(first as u32)
         };
-        self.motion.looked(&looking.look, rest, &looking.offsets);
-        if std::mem::take(&mut self.unchecked) {
-            let odd = |slot: &usize| self.motion.feeder(*slot).is_some_and(|feeder| rest(*slot) != Some(feeder));
+        if let Some(known) = self.unchecked.take() {
+            let odd = |slot: &usize| match self.motion.feeder(*slot) {
+                Some(feeder) => rest(*slot) != Some(feeder),
+                None => !known.contains(slot),
+            };
             self.doubt((0..SLOTS).filter(odd).collect());
         }
+        self.motion.looked(&looking.look, rest, &looking.offsets);
     }
 
     fn work(&mut self, shard: usize) {
@@ -742,7 +780,7 @@ impl HeldWorld {
                 state.passed[*slot] = held.applied;
             }
             state.guards = (0..SLOTS).flat_map(|slot| self.nodes[slot].content.guards.clone()).collect();
-            state.rewind = Some(lowest);
+            (state.rewind, state.routed) = (Some(lowest), lowest);
             self.motion.rewinds(shard as u32, ReplOffset(lowest));
         }
         self.let_go(shard);

@@ -6,8 +6,8 @@ use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
-use super::ops::{Op, any_op};
 use super::held::{HeldWorld, Parts};
+use super::ops::{Op, any_op};
 use super::world::World;
 use crate::delivery::rules::MotionRules;
 
@@ -153,13 +153,14 @@ fn search(name: &str, cases: u64, run: Run<'_>) {
 /// The same of what the lanes to a cluster do.
 type PartRemoval = (&'static str, fn(&mut Parts));
 
-const PART_REMOVALS: [PartRemoval; 6] = [
+const PART_REMOVALS: [PartRemoval; 7] = [
     ("given_up", |p| p.given_up = false),
     ("one_server", |p| p.one_server = false),
     ("checked", |p| p.checked = false),
     ("strays", |p| p.strays = false),
     ("guards", |p| p.guards = false),
     ("former_records", |p| p.former_records = false),
+    ("left_at", |p| p.left_at = false),
 ];
 
 #[test]

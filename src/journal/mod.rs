@@ -413,6 +413,26 @@ mod tests {
         assert_eq!(limit.used(), 0);
     }
 
+    /// An append that was given up leaves its spill under way, and the next one looks for room meanwhile.
+    #[tokio::test]
+    async fn what_is_on_its_way_to_the_disk_stays_where_it_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let spool = Spool { dir: dir.path().join("job"), limit: SpoolLimit::new(1 << 30), name: "stream" };
+        let journal = Arc::new(Journal::new(0, 8 * BLOCK, Some(spool)));
+        let all: Vec<u8> = (0..6 * BLOCK).map(|i| (i * 31 + i / 999) as u8).collect();
+        journal.append(&all, 1).await.unwrap();
+        let blocks = journal.begin_spill(&mut journal.lock()).unwrap().unwrap();
+        journal.release(2 * BLOCK as u64);
+        assert!(journal.is_full(7 * BLOCK));
+        journal.spill(blocks);
+        let (mut out, mut position) = (Vec::new(), 2 * BLOCK as u64);
+        while position < journal.written() {
+            let Ok(Read::Bytes(n)) = journal.read(position, &mut out, 200_000, LONG) else { panic!("at {position}") };
+            position += n as u64;
+        }
+        assert!(out == all[2 * BLOCK..]);
+    }
+
     #[tokio::test]
     async fn spool_at_its_limit_or_unwritable_is_an_error_that_says_where() {
         let dir = tempfile::tempdir().unwrap();

@@ -102,11 +102,7 @@ pub async fn prepare(
     let target = find_target(&job, &status).await?;
     let found = ask_target(&target, &status, &job).await?;
     let lanes = lanes(&job, &target);
-    for primary in &sources.primaries {
-        check_apart(&primary.info, &found)?;
-        let (source_server, target_server) = (primary.info.product(), found.info.product());
-        tracing::info!(source = %primary.origin.primary(), %target, source_server, target_server, lanes, "connected");
-    }
+    check_each_apart(&sources, &target, &found, lanes)?;
     let sources_of = sources_of(&job, &scope);
     let in_scope = in_scope(&sources_of, &scope);
     check_databases(&target, &sources, &scope, (&status, job.retry_for)).await?;
@@ -115,12 +111,8 @@ pub async fn prepare(
     let owner = Arc::new(own(&target, &identity, &status, &job).await?);
     *owned = Some(Arc::clone(&owner));
     end_ended(&target, &identity, &status, &job, may_be_new).await?;
-    let lacking = retrying(&status, "target", job.retry_for, async || Ok(preflight::lacking(&target).await?)).await?;
     let late_ms = i64::try_from(job.expiry_grace.as_millis()).unwrap_or(i64::MAX);
-    let (valkey, version) = (found.info.is_valkey(), found.info.version());
-    let alike = |source: &Info| (source.is_valkey(), source.version()) == (valkey, version);
-    let finds_places_alike = sources.primaries.iter().all(|primary| alike(&primary.info));
-    let caps = TargetCaps { valkey, version, expiry_late_ms: late_ms, finds_places_alike, lacking };
+    let caps = TargetCaps { expiry_late_ms: late_ms, ..ask_caps(&target, &found, &sources, &status, &job).await? };
     tell_what_cannot_be_held(&sources, &scope, &caps).await;
     let footer_version = ask_footer(&target, &identity, &status, &job).await?;
     // Whatever passes is waited for: a connection that breaks here is no reason to end.
@@ -263,6 +255,16 @@ fn remove_stale_spool(job: &Job) -> Result<(), Error> {
     Spool::remove_stale(dir).map_err(failed)?;
     for folder in Shares::folders(dir).map_err(failed)? {
         Spool::remove_stale(&folder).map_err(failed)?;
+    }
+    Ok(())
+}
+
+/// Looks at each source beside the target, and says who they are.
+fn check_each_apart(sources: &Sources, target: &Target, found: &preflight::Found, lanes: usize) -> Result<(), Error> {
+    for primary in &sources.primaries {
+        check_apart(&primary.info, found)?;
+        let (source_server, target_server) = (primary.info.product(), found.info.product());
+        tracing::info!(source = %primary.origin.primary(), %target, source_server, target_server, lanes, "connected");
     }
     Ok(())
 }
@@ -449,6 +451,22 @@ async fn find_target(job: &Job, status: &Status) -> Result<Target, Error> {
 async fn ask_target(target: &Target, status: &Status, job: &Job) -> Result<preflight::Found, Error> {
     let ask = async || Ok(preflight::ask(target, job.allow_eviction).await?);
     retrying(status, "target", job.retry_for, ask).await
+}
+
+/// What the target can do, by its version and its own word.
+async fn ask_caps(
+    target: &Target,
+    found: &preflight::Found,
+    sources: &Sources,
+    status: &Status,
+    job: &Job,
+) -> Result<TargetCaps, Error> {
+    let ask = async || Ok(preflight::lacking(target).await?);
+    let lacking = retrying(status, "target", job.retry_for, ask).await?;
+    let (valkey, version) = (found.info.is_valkey(), found.info.version());
+    let alike = |source: &Info| (source.is_valkey(), source.version()) == (valkey, version);
+    let finds_places_alike = sources.primaries.iter().all(|primary| alike(&primary.info));
+    Ok(TargetCaps { valkey, version, expiry_late_ms: 0, finds_places_alike, lacking })
 }
 
 async fn ask_footer(target: &Target, identity: &Identity, status: &Status, job: &Job) -> Result<u16, Error> {

@@ -215,7 +215,8 @@ pub async fn read_shards(target: &Target, job: &str) -> Result<BTreeMap<u32, Che
         let slots: Vec<Slot> = open.node.slots.iter().collect();
         if is_empty(&mut open.conn).await? {
             let records = slots.into_iter().map(|slot| (slot, None)).collect();
-            return Ok(NodeRead { owned: open.node.slots.clone(), records, floors: Vec::new(), guards: Vec::new() });
+            let owned = open.node.slots.clone();
+            return Ok(NodeRead { owned, records, floors: Vec::new(), guards: Vec::new(), moving: Slots::default() });
         }
         let records = read_records(&mut open.conn, job, &slots).await?;
         let mut floors = Vec::new();

@@ -86,8 +86,8 @@ impl State {
     /// Makes room for `bytes` by giving up what is covered; true if there is room then.
     fn make_room(&mut self, bytes: usize, bytes_max: usize) -> bool {
         while self.ring.len() + bytes > bytes_max {
-            // What is on disk comes before what is in memory.
-            if !self.disk.is_empty() || !self.ring.drop_oldest(self.covered) {
+            // What is on disk, or on its way there, comes before what is in memory.
+            if self.spilling || !self.disk.is_empty() || !self.ring.drop_oldest(self.covered) {
                 return self.is_free(bytes, bytes_max);
             }
         }
@@ -98,6 +98,14 @@ impl State {
     fn is_free(&self, bytes: usize, bytes_max: usize) -> bool {
         let held = (self.ring.end() - self.covered.clamp(self.ring.base(), self.ring.end())) as usize;
         held == 0 || held + bytes + BLOCK_BYTES <= bytes_max && self.disk.is_empty() || self.ring.end() < self.needed
+    }
+
+    /// Deletes what is covered on disk. While blocks are on their way there, their segment must stay, also if all that it
+    /// holds so far is covered.
+    fn release_disk(&mut self) {
+        if !self.spilling {
+            self.disk.release(self.covered);
+        }
     }
 
     fn stamp(&mut self, now_ms: i64) {
@@ -208,8 +216,6 @@ impl Journal {
                 for _ in 0..count {
                     state.ring.drop_oldest(u64::MAX);
                 }
-                let covered = state.covered;
-                state.disk.release(covered);
             }
             Err(error) => {
                 let dir = spool.dir.display().to_string();
@@ -217,6 +223,7 @@ impl Journal {
             }
         }
         state.spilling = false;
+        state.release_disk();
         self.room.notify_one();
     }
 
@@ -282,7 +289,7 @@ impl Journal {
             return;
         }
         state.covered = position;
-        state.disk.release(position);
+        state.release_disk();
         while state.stamps.get(1).is_some_and(|(at, _)| *at <= position) {
             state.stamps.pop_front();
         }
@@ -436,6 +443,45 @@ mod tests {
             result = result.and(journal.append(&block(1), 1).await);
         }
         assert!(matches!(result, Err(Error::Write { .. })));
+    }
+
+    /// A journal with a spool, `count` blocks that are told by their bytes, and those that are to be spilled now.
+    async fn spilling(dir: &tempfile::TempDir, count: u8) -> (Arc<Journal>, Vec<Arc<Vec<u8>>>) {
+        let spool = Spool { dir: dir.path().join("job"), limit: SpoolLimit::new(1 << 30), name: "stream" };
+        let journal = Arc::new(Journal::new(0, 4 * BLOCK, Some(spool)));
+        for byte in 0..count {
+            journal.append(&block(byte), 1).await.unwrap();
+        }
+        let blocks = journal.begin_spill(&mut journal.lock()).unwrap().unwrap();
+        (journal, blocks)
+    }
+
+    fn byte_at(journal: &Journal, block: u64) -> Result<u8, Error> {
+        let mut out = Vec::new();
+        journal.read(block * BLOCK as u64, &mut out, 1, LONG).map(|_| out[0])
+    }
+
+    #[tokio::test]
+    async fn segment_that_is_covered_while_more_is_written_to_it_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        let (journal, blocks) = spilling(&dir, 6).await;
+        let on_disk = journal.spool_bytes() / BLOCK as u64;
+        assert!(on_disk > 0 && on_disk < 6);
+        journal.release(on_disk * BLOCK as u64);
+        journal.spill(blocks);
+        assert_eq!(byte_at(&journal, on_disk), Ok(on_disk as u8));
+        journal.release(6 * BLOCK as u64);
+        assert_eq!(journal.spool_bytes(), 0);
+    }
+
+    #[tokio::test]
+    async fn blocks_on_their_way_to_disk_are_not_given_up_before() {
+        let dir = tempfile::tempdir().unwrap();
+        let (journal, blocks) = spilling(&dir, 3).await;
+        journal.release(BLOCK as u64);
+        assert!(journal.is_full(4 * BLOCK));
+        journal.spill(blocks);
+        assert_eq!((byte_at(&journal, 1), byte_at(&journal, 2)), (Ok(1), Ok(2)));
     }
 
     #[test]

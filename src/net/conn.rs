@@ -357,18 +357,16 @@ impl Conn {
                     return Err(Error::Protocol { side: self.side, address: self.address.clone(), error });
                 }
             }
-            let mut bytes = [0; READ_BYTES];
-            let read = timeout(CALL_TIMEOUT, self.stream.read(&mut bytes)).await;
+            // Not into an array of this future: it would be moved about with each reply.
+            self.input.reserve(READ_BYTES);
+            let read = timeout(CALL_TIMEOUT, self.stream.read_buf(&mut self.input)).await;
             match read {
                 Err(_) => {
                     return Err(Error::Timeout { side: self.side, address: self.address.clone(), after: CALL_TIMEOUT });
                 }
                 Ok(Err(error)) => return Err(self.lost(error)),
                 Ok(Ok(0)) => return Err(self.lost(io::ErrorKind::UnexpectedEof.into())),
-                Ok(Ok(n)) => {
-                    self.heard = true;
-                    self.input.extend_from_slice(bytes.get(..n).unwrap_or_default());
-                }
+                Ok(Ok(_)) => self.heard = true,
             }
         }
     }

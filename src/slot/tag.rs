@@ -21,28 +21,32 @@ pub fn tag(slot: Slot) -> &'static str {
 
 fn find() -> Vec<String> {
     let mut tags = vec![String::new(); usize::from(SLOTS)];
+    let mut missing = tags.len();
+    let mut text = String::with_capacity(TAG_LEN_MAX);
     for len in 1..=TAG_LEN_MAX {
         let count = DIGITS.len().pow(u32::try_from(len).unwrap_or(0));
         for n in 0..count {
-            let text = text(n, len);
-            if let Some(tag) = tags.get_mut(Slot::of(&text).index())
+            // Every start of a job waits for this.
+            if missing == 0 {
+                return tags;
+            }
+            write(n, len, &mut text);
+            if let Some(tag) = tags.get_mut(Slot::of(text.as_bytes()).index())
                 && tag.is_empty()
             {
-                *tag = text.iter().map(|digit| char::from(*digit)).collect();
+                tag.push_str(&text);
+                missing -= 1;
             }
         }
     }
     tags
 }
 
-/// `n` in base 36, with zeros in front.
-fn text(mut n: usize, len: usize) -> Vec<u8> {
-    let mut text = vec![b'0'; len];
-    for place in text.iter_mut().rev() {
-        *place = DIGITS.get(n % DIGITS.len()).copied().unwrap_or(b'0');
-        n /= DIGITS.len();
-    }
-    text
+/// Puts `n` in base 36, with zeros in front, in the place of `text`.
+fn write(n: usize, len: usize, text: &mut String) {
+    text.clear();
+    let places = (0..len as u32).rev().map(|place| n / DIGITS.len().pow(place) % DIGITS.len());
+    text.extend(places.map(|digit| DIGITS.get(digit).copied().map_or('0', char::from)));
 }
 
 #[cfg(test)]

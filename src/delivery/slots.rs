@@ -34,8 +34,9 @@ pub type NodeId = usize;
 /// A connection, by its place: those of a server stand in a row.
 pub type ConnId = usize;
 
-/// Units taken from the router and not yet applied.
-const UNITS_MAX: usize = 16 * 1024;
+/// Units taken from the router and not yet applied: some for each slot, where the target is what limits. Then a transaction
+/// has several of them, and what goes with each (MULTI, its record, EXEC) costs the target less than they do.
+const UNITS_MAX: usize = 64 * 1024;
 
 /// Bytes taken from the router and not yet applied. A slot on the move holds whole chunks.
 const QUEUED_BYTES_MAX: usize = 32 << 20;
@@ -469,10 +470,12 @@ impl Cluster {
         self.slots.iter().map(|state| state.applied).collect()
     }
 
-    /// True when nothing more should be pushed for now: more units than that would have left the processor's cache by the
-    /// time they're sent.
+    /// True when nothing more should be pushed for now.
     pub fn is_full(&self) -> bool {
-        self.queue.left() >= UNITS_MAX || self.queued_bytes() >= QUEUED_BYTES_MAX
+        // Little more of the copy than can be in flight: the rest would have left the processor's cache when it's sent.
+        let open = self.conns.iter().filter(|conn| conn.open).count().max(1);
+        let copy_max = open * (conn::WINDOW_BYTES + conn::WINDOW_BYTES / 3);
+        self.queue.left() >= UNITS_MAX || self.copy_bytes >= copy_max || self.queued_bytes() >= QUEUED_BYTES_MAX
     }
 
     /// Bytes that were pushed and aren't applied; a unit that waits long holds its whole chunk.

@@ -22,6 +22,9 @@ pub const WINDOW_BYTES: usize = 1 << 20;
 /// Commands in flight on one connection: a slow target's answers stay within its output buffer.
 pub const WINDOW_COMMANDS: usize = 8192;
 
+/// Transactions are made for so many bytes at a time, and then written: while they are still in the processor's cache.
+const SEND_BYTES: usize = 64 * 1024;
+
 /// A transaction of one slot.
 #[derive(Debug, Clone, Copy)]
 struct Transaction {
@@ -133,7 +136,7 @@ impl Cluster {
         }
     }
 
-    /// Appends to `out` what a connection sends now.
+    /// Appends to `out` what a connection sends now; there may be more when that is written.
     pub fn send(&mut self, conn: ConnId, out: &mut Vec<u8>) {
         while let Some(c) = self.conns.get_mut(conn).filter(|c| c.open) {
             #[cfg(test)]
@@ -149,7 +152,7 @@ impl Cluster {
             match c.ready.front() {
                 Some(slot) if c.copy.db == 0 => {
                     let slot = *slot;
-                    if c.is_full(self.careful) {
+                    if out.len() >= SEND_BYTES || c.is_full(self.careful) {
                         return;
                     }
                     c.ready.pop_front();

@@ -256,6 +256,8 @@ impl Motions {
     /// When the target can't be told.
     pub async fn leave(&self, plan: &Plan, shard: Shard) -> Result<(), Error> {
         lock(&self.origins).remove(&shard);
+        // It may never have begun.
+        self.has_begun(shard);
         let doubtful = self.with(|machine| machine.leave(shard));
         self.doubt(plan, &plan.identity, doubtful).await
     }

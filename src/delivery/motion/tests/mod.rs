@@ -21,10 +21,9 @@
 //! | `switch_behind_all` | switch_waits_for_what_all_lanes_were_given_of_the_motion |
 //! | `switch_on_one_target` | switch_waits_until_every_shard_knows_that_the_target_fell_back |
 //! | `switch_behind_copies` | switch_waits_until_the_owners_stream_has_passed_the_copies |
-//! | `former_records` (held) | later_process_begins_at_the_record_of_the_former_feeder |
 //! | `left_at` (held) | server_that_was_lost_before_the_lanes_gave_the_slot_up_is_noticed |
 //! | `checked` (held) | slot_that_began_to_move_before_the_streams_are_followed_is_looked_for |
-//! | the others of `held` | seeds of `search_seeds_that_break_lanes_to_a_cluster_without_each_part` |
+//! | `given_up`, `one_server`, `strays`, `guards` (held) | `search_seeds_that_break_lanes_to_a_cluster_without_each_part` |
 //!
 //! `KEYFERRY_PROOF_CASES` sets how many random schedules run, `KEYFERRY_PROOF_SEED` the first one's seed.
 

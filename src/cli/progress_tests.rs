@@ -78,7 +78,10 @@ fn job_is_as_far_as_the_shard_that_is_least_far_until_it_settles() {
     status.set_shard_phase(&two, Phase::Following);
     assert_eq!(status.phase(), Phase::Following);
     let new = status.add_shard(2, "h:3");
-    new.set_gone();
+    status.set_shard_phase(&new, Phase::Connecting);
+    assert_eq!(status.phase(), Phase::Connecting);
+    status.set_shard_gone(&new);
+    assert_eq!(status.phase(), Phase::Following);
     status.set_shard_phase(&one, Phase::Copying);
     assert_eq!((status.phase(), status.snapshot().shards.len()), (Phase::Copying, 2));
     status.set_phase(Phase::Settling);

@@ -153,6 +153,15 @@ impl CopyKeys {
         }
     }
 
+    /// The guards of a slot's keys that stand behind `offset`, and of those that can't be trusted.
+    pub fn ahead_in(&self, slot: Slot, offset: ReplOffset) -> Vec<(Name, ReplOffset)> {
+        if self.until <= offset && self.suspects.is_empty() {
+            return Vec::new();
+        }
+        let ahead = self.guards.keys.iter().filter(|(_, at)| **at > offset || at.0 == 0);
+        ahead.filter(|((_, key), _)| Slot::of(key) == slot).map(|(name, at)| (name.clone(), *at)).collect()
+    }
+
     /// No guard reaches past this.
     pub fn until(&self) -> ReplOffset {
         self.until
@@ -309,5 +318,33 @@ impl CopyKeys {
             }
             self.asking.pause(wait).ok_or(CopyError::Ended)?;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::net::Side as End;
+    use crate::net::conn::Server;
+    use crate::net::endpoint::HostPort;
+    use crate::pipeline::feed::{Budget, Feed};
+    use std::sync::Arc;
+
+    #[test]
+    fn keys_of_a_slot_that_stand_ahead_and_those_that_cannot_be_trusted_are_told() {
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        let feed = Feed::new(None, ReplOffset(0), None, &Budget { memory_bytes: 1 << 20, spool: None });
+        let address = HostPort { host: "unasked".into(), port: 1 };
+        let server = Server { side: End::Source, address, user: None, password: None, tls: None };
+        let asking = Asking::new(runtime.handle().clone(), Arc::new(feed));
+        let mut keys = CopyKeys::new(Side::new(server.into()), asking, None);
+        let name = |key: &str| (0, key.as_bytes().to_vec());
+        let all = [("{a}ahead", 30), ("{a}behind", 10), ("{a}suspect", 0), ("{b}ahead", 30)];
+        let guards = Guards { keys: all.map(|(key, at)| (name(key), ReplOffset(at))).into(), ..Guards::default() };
+        keys.set_guards(guards);
+        let mut told = keys.ahead_in(Slot::of(b"{a}"), ReplOffset(10));
+        told.sort();
+        assert_eq!(told, [(name("{a}ahead"), ReplOffset(30)), (name("{a}suspect"), ReplOffset(0))]);
+        assert_eq!(keys.ahead_in(Slot::of(b"{b}"), ReplOffset(30)), []);
     }
 }

@@ -157,7 +157,7 @@ impl Shards {
             return;
         }
         if let Some(at) = self.all.iter().position(|(shard, _)| shard.number == number) {
-            self.all.swap_remove(at).0.status.set_gone();
+            self.plan.status.set_shard_gone(&self.all.swap_remove(at).0.status);
         }
         self.plan.together.leave(number);
         self.plan.feeders.remove(number);

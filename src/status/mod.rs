@@ -175,9 +175,19 @@ impl Status {
     /// A shard enters a phase. Until the job settles or stops, it is as far as the shard that is least far.
     pub fn set_shard_phase(&self, shard: &Shard, phase: Phase) {
         shard.set_phase(phase);
+        self.take_least_phase();
+    }
+
+    /// A shard's primary has left: it is counted no more, and the job no longer waits for it.
+    pub fn set_shard_gone(&self, shard: &Shard) {
+        shard.set_gone();
+        self.take_least_phase();
+    }
+
+    fn take_least_phase(&self) {
         if self.phase() < Phase::Settling {
             let least = lock(&self.shards).iter().filter(|s| !s.is_gone()).map(|s| s.phase()).min();
-            self.set_phase(least.unwrap_or(phase));
+            least.into_iter().for_each(|phase| self.set_phase(phase));
         }
     }
 

@@ -80,7 +80,7 @@ impl Shard {
     }
 
     /// The primary has left its cluster: what was copied from it still counts, and there is nothing to be behind of.
-    pub fn set_gone(&self) {
+    pub(super) fn set_gone(&self) {
         self.gone.store(true, Ordering::Relaxed);
     }
 

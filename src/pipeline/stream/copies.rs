@@ -156,6 +156,7 @@ impl Stream<'_> {
             .filter(|key| !self.is_kept(key) && !self.has_passed(&key.key))
             .map(|key| (key.db, key.key.clone()))
             .collect();
+        let wanted = self.note_unheld(wanted)?;
         if wanted.is_empty() {
             return Ok(());
         }

@@ -27,7 +27,7 @@ const ASK_AGAIN: Duration = Duration::from_millis(2);
 
 impl Stream<'_> {
     /// Whether the shard's units on this key are to be applied as they come.
-    fn feeds(&self, key: &[u8]) -> bool {
+    pub(super) fn feeds(&self, key: &[u8]) -> bool {
         let number = self.parts.number;
         self.parts.motions.as_ref().is_none_or(|motions| motions.feeds(number, Slot::of(key)))
     }
@@ -97,7 +97,13 @@ impl Stream<'_> {
     }
 
     /// Judges the unit at hand for one slot; true if it is to be applied. What the target must be told with it is added.
-    fn judge(&mut self, motions: &Motions, slot: Slot, keys: &[(u32, &[u8])], effect: Effect) -> Result<bool, Error> {
+    pub(super) fn judge(
+        &mut self,
+        motions: &Motions,
+        slot: Slot,
+        keys: &[(u32, &[u8])],
+        effect: Effect,
+    ) -> Result<bool, Error> {
         let passed = self.has_passed_lane(self.parts.router.lane_of_slot(slot));
         let (shard, offset) = (self.parts.number, self.offset);
         let unit = Unit { shard, offset, set: slot, keys, effect, passed };

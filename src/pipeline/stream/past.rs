@@ -1,7 +1,7 @@
 //! Slots in motion where the target is a cluster: no lane holds them, and what is copied is written past the lanes.
 
 use super::Stream;
-use crate::delivery::motion::{State, Ticket};
+use crate::delivery::motion::{Effect, Name, State, Ticket};
 use crate::delivery::unit::Hold;
 use crate::pipeline::decode::Error;
 use crate::pipeline::learn::AskError;
@@ -48,6 +48,19 @@ impl Stream<'_> {
         }
     }
 
+    /// Notes keys in slots that no lane of the shard holds, whose copies would go nowhere: they are copied when their slot
+    /// has come to rest. Returns the others.
+    pub(super) fn note_unheld(&mut self, keys: Vec<Name>) -> Result<Vec<Name>, Error> {
+        let Some(motions) = self.parts.motions.clone().filter(|motions| motions.is_past_lanes()) else {
+            return Ok(keys);
+        };
+        let (held, unheld): (Vec<Name>, Vec<Name>) = keys.into_iter().partition(|(_, key)| self.feeds(key));
+        for (db, key) in unheld {
+            self.judge(&motions, Slot::of(&key), &[(db, &key)], Effect::Writes)?;
+        }
+        Ok(held)
+    }
+
     /// Writes the values that the builder has of a slot, and empties it.
     pub(super) fn write_past_lanes(&mut self, motions: &Motions, slot: Slot, ticket: Ticket) -> Result<(), Error> {
         let (raw, commands) = self.unit.take_commands();
@@ -66,7 +79,10 @@ impl Stream<'_> {
         ticket: Ticket,
     ) -> Result<(), Error> {
         let (offset, stream_db) = self.whole;
-        let ahead = motions.with(|machine| machine.copies_ahead(slot));
+        // Keys that the shard had copied ahead before the slot began to move stand there still: what the target has of
+        // guards is another shard's, but for these.
+        let mut ahead = self.parts.copy_keys.ahead_in(slot, offset);
+        ahead.extend(motions.with(|machine| machine.copies_ahead(slot)));
         let switch = Switch { state, offset, stream_db, ahead };
         let switched = match motions.server_of(slot) {
             Some(server) => self.past()?.switch(slot, &server, &switch)?,

@@ -23,7 +23,7 @@ fn until_owner(target: &mut Client, tool: &mut Tool) {
 /// A flush is sent and its connection cut; when its work is done, by this run or the next, the bytes come after all.
 fn late_flush(out: &str, next_run: bool) -> Verdict {
     let stage = Stage::new("1");
-    let late = Late::before(stage.b.port, b"$4\r\nINCR\r\n");
+    let late = Late::before(stage.b.port, b"INCR\r\n$1\r\nn\r\n");
     let env = [("KEYFERRY_RULES_OUT", out)];
     let mut tool = stage.run_between("sync", stage.a.port, late.port, &env, &[]);
     stage.a.client().call(&cmd!["INCR", "n"]);

@@ -108,6 +108,7 @@ fn slots_move_in_every_way_into_a_cluster_through_kills_of_keyferry() {
 }
 
 #[test]
+#[ignore = "takes four minutes on two cores: run it by name"]
 fn slots_of_both_sides_move_while_a_target_primary_fails() {
     for name in ["redis-7.0", "valkey-9.1"] {
         let (a, mut k) = (Cluster::with(name, 3, 0, BACKLOG), Cluster::with(name, 2, 1, &[]));

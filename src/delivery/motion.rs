@@ -399,6 +399,11 @@ impl<S: Copy + Ord + Debug> Motion<S> {
         std::mem::take(&mut self.changed)
     }
 
+    /// How many sets are in motion.
+    pub fn count_in_motion(&self) -> usize {
+        self.moving.len()
+    }
+
     /// The sets in motion, since when, and how far they are.
     pub fn in_motion(&self) -> impl Iterator<Item = (S, i64, &Stage)> {
         self.moving.iter().map(|(set, moving)| (*set, moving.since_ms, &moving.stage))

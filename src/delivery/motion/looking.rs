@@ -1,5 +1,6 @@
 //! Who owns a set: what the source's servers say, and what the target says after a break.
 
+use std::collections::BTreeMap;
 use std::fmt::Debug;
 
 use super::moving::Stage;
@@ -12,7 +13,7 @@ use crate::offset::ReplOffset;
 #[derive(Debug)]
 pub struct Look<S> {
     /// Sets of whose shards everything was received that is to be, each with its count of stages.
-    received: Vec<(S, u64)>,
+    received: BTreeMap<S, u64>,
 }
 
 impl<S: Copy + Ord + Debug> Motion<S> {
@@ -68,7 +69,7 @@ impl<S: Copy + Ord + Debug> Motion<S> {
                     // A failover has cut the stream: it may never come to where it was.
                     return Some(Stage::Receiving { owner: rest, until: offsets.clone() });
                 }
-                let again = look.received.contains(&(set, moving.serial));
+                let again = look.received.get(&set) == Some(&moving.serial);
                 (again && self.has_received(*owner, until)).then(|| self.copying(rest, until))
             }
             (_, Some(owner)) => {

@@ -130,7 +130,7 @@ impl Motions {
                 feeder.store(machine.feeder(slot).unwrap_or(NOBODY), Ordering::Release);
             }
         }
-        let moving = machine.in_motion().count();
+        let moving = machine.count_in_motion();
         if self.moving_now.swap(moving, Ordering::Release) != moving {
             self.moving.send_replace(moving);
             self.wanted.notify_one();

@@ -4,7 +4,7 @@ use super::{Motions, lock};
 use crate::delivery::motion::{Shard, State};
 use crate::pipeline::Error;
 use crate::pipeline::prepare::{Plan, retrying};
-use crate::slot::Slot;
+use crate::slot::{Slot, Slots};
 use crate::target::checkpoint::{Following, Places};
 use crate::target::connect::Identity;
 use crate::target::states;
@@ -110,9 +110,8 @@ impl Motions {
         following: &Following,
     ) -> Result<(), Error> {
         let Places::Slots { positions, .. } = &following.at else { return Ok(()) };
-        let fed = self.fed(shard);
-        let recorded = |slot: &Slot| positions.iter().any(|(of, _)| of == slot);
-        let missing: Vec<Slot> = fed.iter().filter(|slot| !recorded(slot)).collect();
+        let recorded: Slots = positions.iter().map(|(slot, _)| *slot).collect();
+        let missing: Vec<Slot> = self.fed(shard).iter().filter(|slot| !recorded.contains(*slot)).collect();
         self.doubt(plan, id, missing).await
     }
 }

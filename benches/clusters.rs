@@ -39,7 +39,7 @@ mod wait;
 use client::{Client, Cmd, Reply, encode};
 use cluster::{Cluster, slot_of};
 use fastrand::Rng;
-use parts::{Blast, CONFIG, LIMIT, cpu_s, mixed_keys, peak_mib};
+use parts::{Blast, CONFIG, LIMIT, Options, cpu_s, mixed_keys, options, peak_mib};
 use server::Server;
 use std::time::{Duration, Instant};
 use tls::{Certificates, tls_url};
@@ -52,13 +52,6 @@ const MARKS: usize = 256;
 const SESSIONS: usize = 100_000;
 /// How long the number of keys must stay the same before a copy counts as complete.
 const QUIET_S: f64 = 1.0;
-
-struct Options {
-    n: usize,
-    rounds: usize,
-    only: Option<String>,
-    server: String,
-}
 
 fn main() {
     let options = options();
@@ -78,23 +71,6 @@ fn main() {
         copies(&options, &[Way::OneToOne, Way::OneToOneTls]);
         streams(&options, &[Way::OneToOne, Way::OneToOneTls], "random keyspace", random);
     }
-}
-
-fn options() -> Options {
-    let mut options = Options { n: 1_000_000, rounds: 3, only: None, server: "redis-7.0".into() };
-    let mut words = std::env::args().skip(1);
-    while let Some(word) = words.next() {
-        let mut value = || words.next().unwrap_or_else(|| panic!("{word} needs a value"));
-        match word.as_str() {
-            "--n" => options.n = value().parse().expect("--n: a number"),
-            "--rounds" => options.rounds = value().parse().expect("--rounds: a number"),
-            "--only" => options.only = Some(value()),
-            "--server" => options.server = value(),
-            "--bench" => {}
-            _ => panic!("unknown option {word}: --n, --rounds, --only, --server"),
-        }
-    }
-    options
 }
 
 // ---- what data goes from and to

@@ -23,7 +23,10 @@ mod wait;
 
 use client::{Client, Cmd, Subscriber};
 use fastrand::Rng;
-use parts::{Blast, CONFIG, LIMIT, cpu_s, mixed_keys, peak_mib, plain_blast, transaction_blast, until_following};
+use parts::{
+    Blast, CONFIG, LIMIT, Options, cpu_s, mixed_keys, options, peak_mib, plain_blast, transaction_blast,
+    until_following,
+};
 use server::Server;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -34,13 +37,6 @@ use tool::Tool;
 const END_MARKS: usize = 64;
 const DELAY_WRITES_PER_SECOND: u64 = 5000;
 const DELAY_PROBES: usize = 1500;
-
-struct Options {
-    n: usize,
-    rounds: usize,
-    only: Option<String>,
-    server: String,
-}
 
 fn main() {
     let options = options();
@@ -55,23 +51,6 @@ fn main() {
     if wants("delay") {
         delay(&options);
     }
-}
-
-fn options() -> Options {
-    let mut options = Options { n: 1_000_000, rounds: 3, only: None, server: "redis-7.0".into() };
-    let mut words = std::env::args().skip(1);
-    while let Some(word) = words.next() {
-        let mut value = || words.next().unwrap_or_else(|| panic!("{word} needs a value"));
-        match word.as_str() {
-            "--n" => options.n = value().parse().expect("--n: a number"),
-            "--rounds" => options.rounds = value().parse().expect("--rounds: a number"),
-            "--only" => options.only = Some(value()),
-            "--server" => options.server = value(),
-            "--bench" => {}
-            _ => panic!("unknown option {word}: --n, --rounds, --only, --server"),
-        }
-    }
-    options
 }
 
 /// One measurement of one program.

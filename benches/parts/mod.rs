@@ -21,6 +21,31 @@ pub const LIMIT: Duration = Duration::from_secs(300);
 /// Kernel ticks in a second, as /proc counts CPU time.
 pub const TICKS: f64 = 100.0;
 
+/// What the command line of a benchmark says.
+pub struct Options {
+    pub n: usize,
+    pub rounds: usize,
+    pub only: Option<String>,
+    pub server: String,
+}
+
+pub fn options() -> Options {
+    let mut options = Options { n: 1_000_000, rounds: 3, only: None, server: "redis-7.0".into() };
+    let mut words = std::env::args().skip(1);
+    while let Some(word) = words.next() {
+        let mut value = || words.next().unwrap_or_else(|| panic!("{word} needs a value"));
+        match word.as_str() {
+            "--n" => options.n = value().parse().expect("--n: a number"),
+            "--rounds" => options.rounds = value().parse().expect("--rounds: a number"),
+            "--only" => options.only = Some(value()),
+            "--server" => options.server = value(),
+            "--bench" => {}
+            _ => panic!("unknown option {word}: --n, --rounds, --only, --server"),
+        }
+    }
+    options
+}
+
 /// CPU seconds of a live process so far.
 pub fn cpu_s(pid: u32) -> f64 {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();

@@ -23,6 +23,11 @@ pub fn refusal(words: &str) -> Refusal {
     }
 }
 
+/// True if a cluster says that a key is, or may be, at another node.
+pub fn is_redirection(words: &str) -> bool {
+    matches!(words.split(' ').next(), Some("MOVED" | "ASK" | "TRYAGAIN"))
+}
+
 /// Errors without a code of their own that a connection out of step or a demoted server answers.
 const ELSEWHERE: [&str; 3] = [
     "EXEC without MULTI",
@@ -49,6 +54,12 @@ mod tests {
         assert_eq!(refusal("ERR EXEC without MULTI"), Refusal::Elsewhere);
         assert_eq!(refusal("WRONGTYPE Operation against a key"), Refusal::ForGood);
         assert_eq!(refusal("NOPERM this user has no permissions"), Refusal::ForGood);
+    }
+
+    #[test]
+    fn redirection_goes_by_the_whole_code() {
+        let told = ["MOVED 1 h:1", "ASK 1 h:1", "TRYAGAIN Multiple keys", "TRYAGAIN", "ASKING", "CLUSTERDOWN x"];
+        assert_eq!(told.map(is_redirection), [true, true, true, true, false, false]);
     }
 
     #[test]

@@ -10,6 +10,7 @@ use super::ask::Asking;
 use crate::commands::CopyKey;
 use crate::delivery::guard::Guards;
 use crate::delivery::motion::Name;
+use crate::delivery::refusal;
 use crate::net::backoff::Backoff;
 use crate::net::conn;
 use crate::offset::{ReplId, ReplOffset};
@@ -54,8 +55,7 @@ impl CopyError {
 }
 
 fn is_redirection(error: &conn::Error) -> bool {
-    let conn::Error::Refused { words, .. } = error else { return false };
-    ["MOVED ", "ASK ", "TRYAGAIN "].iter().any(|word| words.starts_with(word))
+    matches!(error, conn::Error::Refused { words, .. } if refusal::is_redirection(words))
 }
 
 /// Whether a unit on a key is to be applied.

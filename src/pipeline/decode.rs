@@ -12,7 +12,7 @@ use super::learn::{AskError, Learner};
 use super::motion::Motions;
 use super::past::PastLanes;
 use super::prepare::SourcesOf;
-use super::shard::{Leader, OwnedSlots};
+use super::shard::{Leader, OwnedSlots, slots_now};
 use super::value::{self, Gathered, ValueWriter};
 use crate::clock::now_ms;
 use crate::commands::{self, LearntError, TargetCaps};
@@ -191,10 +191,7 @@ pub struct Parts {
 impl Parts {
     /// The slots that are the shard's now; `None` for all.
     pub fn slots_now(&self) -> Option<Arc<Slots>> {
-        match &self.motions {
-            Some(motions) => Some(Arc::new(motions.fed(self.number))),
-            None => self.slots.as_ref().map(OwnedSlots::now),
-        }
+        slots_now(self.motions.as_deref(), self.number, self.slots.as_ref())
     }
 
     /// Whether the target has values of this type; a module's may be refused all the same.

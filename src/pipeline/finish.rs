@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::Error;
 use super::prepare::{self, Plan, SourcesOf, retrying};
 use super::shard::OwnedSlots;
+use crate::delivery::refusal::is_redirection;
 use crate::delivery::settling::{Expiry, Told};
 use crate::net::conn;
 use crate::net::locate::Locator;
@@ -150,7 +151,7 @@ impl settle::Source for TrueTimes {
                 let (places, own): (Vec<usize>, Vec<&[u8]>) = own.unzip();
                 let answers = match times.ask(db, &own).await {
                     // A slot has moved since: what the target has is as near as can be told.
-                    Err(conn::Error::Refused { words, .. }) if has_moved(&words) => continue,
+                    Err(conn::Error::Refused { words, .. }) if is_redirection(&words) => continue,
                     answers => answers?,
                 };
                 for (at, answer) in places.into_iter().zip(answers) {
@@ -162,8 +163,4 @@ impl settle::Source for TrueTimes {
             Ok(told)
         })
     }
-}
-
-fn has_moved(words: &str) -> bool {
-    ["MOVED ", "ASK ", "TRYAGAIN"].iter().any(|word| words.starts_with(word))
 }

@@ -82,16 +82,24 @@ impl Learner {
 
     /// Asks on a connection of its own, again and again while the target can't be reached: the lanes say what that means.
     fn ask(&self, question: impl AsyncFn(&mut Conn) -> Result<Reply, conn::Error>) -> Result<Reply, AskError> {
+        // BUSY, LOADING and the like are no answer to what was asked.
+        let is_answer = |reply: &Reply| match reply {
+            Reply::Error(words) => refusal(words) == Refusal::ForGood,
+            _ => true,
+        };
+        self.retrying(async || Ok(question(&mut self.target.any().await?).await?), is_answer)
+    }
+
+    fn retrying<T>(
+        &self,
+        ask: impl AsyncFn() -> Result<T, Error>,
+        is_answer: impl Fn(&T) -> bool,
+    ) -> Result<T, AskError> {
         loop {
-            let ask = async { Ok::<_, Error>(question(&mut self.target.any().await?).await?) };
-            let answer = self.asking.ask(ask);
-            match answer {
-                Some(Err(error)) if error.is_passing() => self.asking.pause(ASK_AGAIN).ok_or(AskError::Ended)?,
-                // BUSY, LOADING and the like are no answer to what was asked.
-                Some(Ok(Reply::Error(words))) if refusal(&words) != Refusal::ForGood => {
-                    self.asking.pause(ASK_AGAIN).ok_or(AskError::Ended)?;
-                }
-                Some(answer) => return Ok(answer?),
+            match self.asking.ask(ask()) {
+                Some(Err(error)) if !error.is_passing() => return Err(error.into()),
+                Some(Ok(answer)) if is_answer(&answer) => return Ok(answer),
+                Some(_) => self.asking.pause(ASK_AGAIN).ok_or(AskError::Ended)?,
                 None => return Err(AskError::Ended),
             }
         }
@@ -102,26 +110,20 @@ impl Learner {
     /// # Errors
     /// When the target can't be asked.
     pub fn keys_of_slots(&self, slots: &[Slot]) -> Result<Vec<(u32, Vec<u8>)>, AskError> {
-        loop {
-            let ask = async {
-                let info = self.target.any().await?.ask(&[&b"INFO"[..], b"keyspace"]).await?;
-                let info = Info::parse(info.bytes().unwrap_or_default());
-                let databases: Vec<u32> = info.keyspace().into_iter().map(|(db, _)| db).collect();
-                let mut keys = Vec::new();
-                let note = |db: u32, key: &[u8]| {
-                    if slots.contains(&Slot::of(key)) {
-                        keys.push((db, key.to_vec()));
-                    }
-                };
-                scan::each_key_in(&self.target, &databases, note).await?;
-                Ok::<_, Error>(keys)
+        let list = async || {
+            let info = self.target.any().await?.ask(&[&b"INFO"[..], b"keyspace"]).await?;
+            let info = Info::parse(info.bytes().unwrap_or_default());
+            let databases: Vec<u32> = info.keyspace().into_iter().map(|(db, _)| db).collect();
+            let mut keys = Vec::new();
+            let note = |db: u32, key: &[u8]| {
+                if slots.contains(&Slot::of(key)) {
+                    keys.push((db, key.to_vec()));
+                }
             };
-            match self.asking.ask(ask) {
-                Some(Err(error)) if error.is_passing() => self.asking.pause(ASK_AGAIN).ok_or(AskError::Ended)?,
-                Some(answer) => return Ok(answer?),
-                None => return Err(AskError::Ended),
-            }
-        }
+            scan::each_key_in(&self.target, &databases, note).await?;
+            Ok(keys)
+        };
+        self.retrying(list, |_| true)
     }
 
     /// The row of `args`, which the table has none for.

@@ -18,7 +18,7 @@ use super::learn::Learner;
 use super::past::PastLanes;
 use super::prepare::{Plan, retrying};
 use super::receive::{self, Joined, Receive, Resume};
-use super::shard::ShardPlan;
+use super::shard::{ShardPlan, slots_now};
 use super::stream::Stream;
 use crate::config::words::{Ack as AckWhen, Existing, OnError};
 use crate::delivery::guard::Standing;
@@ -255,10 +255,7 @@ fn start(plan: &Plan, shard: &ShardPlan, ground: Ground) -> Result<Running, Erro
         servers: Default::default(),
     };
     let leftovers = if following.is_none() { leftovers(plan, shard, &job) } else { decode::Leftovers::None };
-    let slots = || match &plan.motions {
-        Some(motions) => Some(Arc::new(motions.fed(shard.number))),
-        None => shard.slots.as_ref().map(|slots| slots.now()),
-    };
+    let slots = || slots_now(plan.motions.as_deref(), shard.number, shard.slots.as_ref());
     let scope = || Task::RemoveScope { databases: None, slots: slots() };
     let empty_first = (leftovers == decode::Leftovers::EmptyFirst).then(scope);
     let delivery = Delivery::start(plan, shard, (&job, following.as_deref()), empty_first, progress, queue);

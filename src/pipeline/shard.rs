@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use tokio::sync::watch;
 
+use super::motion::Motions;
 use super::prepare::{self, Plan, retrying};
 use super::receive::Upstream;
 use super::session::{self, Begin, Until};
@@ -61,6 +62,15 @@ impl OwnedSlots {
 
     pub fn now(&self) -> Arc<Slots> {
         Arc::clone(&self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// The slots whose units the shard applies now: those that it feeds, where slots may move, else those that it owns; `None`
+/// for all.
+pub fn slots_now(motions: Option<&Motions>, shard: u32, owned: Option<&OwnedSlots>) -> Option<Arc<Slots>> {
+    match motions {
+        Some(motions) => Some(Arc::new(motions.fed(shard))),
+        None => owned.map(OwnedSlots::now),
     }
 }
 

@@ -626,26 +626,12 @@ impl<'a> Stream<'a> {
             return Ok(());
         }
         let value = rdb::verify(payload, true).map_err(CopyError::Damaged)?;
-        if let Err(error) = self.parts.holds(&value.value) {
-            return self.cannot_put(self.db, key, error);
-        }
-        let db = self.parts.scope.target_database(self.db);
-        let place = self.parts.router.place_of(key);
         let attributes = Attributes {
             expires_at_ms: (restore.expiry_ms > 0).then_some(restore.expiry_ms),
             idle_s: restore.idle.and_then(|s| u64::try_from(s).ok()),
             freq: restore.freq.and_then(|n| u8::try_from(n).ok()),
         };
-        let writer = self.parts.writer;
-        let unit = &mut self.unit;
-        let put = writer.replace(key, &value.value, value.meta, &attributes, |raw| unit.command(db, place, raw));
-        match put {
-            Ok(lost) => {
-                self.parts.lost(lost, (self.db, key));
-                Ok(())
-            }
-            Err(error) => self.cannot_put(self.db, key, error),
-        }
+        self.put_value(self.db, key, &value, &attributes)
     }
 
     fn restore_functions(&mut self, command: Command<'_>, payload: usize, policy: &str) -> Result<(), Error> {

@@ -170,6 +170,30 @@ fn refused(conn: &conn::Conn, command: &[u8], words: String) -> Error {
     }
 }
 
+/// Reads what a transaction is answered with: `queued` replies, and EXEC's. A command in it that fails is told of as
+/// `command`.
+async fn read_exec(conn: &mut conn::Conn, queued: usize, command: &[u8]) -> Result<(), Error> {
+    let mut failed = None;
+    for _ in 0..queued {
+        if let Reply::Error(words) = conn.reply().await? {
+            failed.get_or_insert(words);
+        }
+    }
+    let replies = match conn.reply().await? {
+        Reply::Array(replies) => replies,
+        Reply::Error(words) => return Err(refused(conn, b"EXEC", failed.unwrap_or(words))),
+        _ => return Err(Error::OutOfStep { address: conn.address().to_owned() }),
+    };
+    let failed = replies.into_iter().find_map(|reply| match reply {
+        Reply::Error(words) => Some(words),
+        _ => None,
+    });
+    match failed {
+        Some(words) => Err(refused(conn, command, words)),
+        None => Ok(()),
+    }
+}
+
 /// Sends one command and waits for its reply; an error reply is an error, passing where what the words say passes, as
 /// when a slot has moved.
 async fn ask<A: AsRef<[u8]>>(conn: &mut conn::Conn, args: &[A]) -> Result<Reply, Error> {

@@ -208,13 +208,25 @@ impl Stream<'_> {
             self.unit.command(db, place, del.args().raw());
             return Ok(());
         };
+        let expires_at_ms = self.parts.writer.late(found.expires_at_ms);
+        self.put_value(source_db, key, &value, &Attributes { expires_at_ms, ..Attributes::default() })
+    }
+
+    /// Adds what replaces the target's key with a value.
+    pub(super) fn put_value(
+        &mut self,
+        source_db: u32,
+        key: &[u8],
+        value: &rdb::Verified<'_>,
+        attributes: &Attributes,
+    ) -> Result<(), Error> {
         if let Err(error) = self.parts.holds(&value.value) {
             return self.cannot_put(source_db, key, error);
         }
-        let writer = self.parts.writer;
-        let attributes = Attributes { expires_at_ms: writer.late(found.expires_at_ms), ..Attributes::default() };
-        let unit = &mut self.unit;
-        let put = writer.replace(key, &value.value, value.meta, &attributes, |raw| unit.command(db, place, raw));
+        let db = self.parts.scope.target_database(source_db);
+        let place = self.parts.router.place_of(key);
+        let (writer, unit) = (self.parts.writer, &mut self.unit);
+        let put = writer.replace(key, &value.value, value.meta, attributes, |raw| unit.command(db, place, raw));
         match put {
             Ok(lost) => {
                 self.parts.lost(lost, (source_db, key));

@@ -11,11 +11,10 @@ use crate::net::info::Info;
 use crate::net::locate::Locator;
 use crate::net::topology::{Primary, Topology};
 use crate::resp::encode;
-use crate::resp::reply::Reply;
 use crate::slot::Slot;
 use crate::target::connect::{self, Identity};
 use crate::target::nodes::Target;
-use crate::target::{Error, owner, refused};
+use crate::target::{Error, owner, read_exec};
 
 /// Connections beside the lanes, to the nodes of a cluster.
 pub struct Past {
@@ -50,24 +49,8 @@ impl Past {
             out.extend_from_slice(raw);
             encode::command(&mut out, &[b"EXEC"]);
             conn.send(&out).await?;
-            let mut failed = None;
-            for _ in 0..commands + 1 {
-                if let Reply::Error(words) = conn.reply().await? {
-                    failed.get_or_insert(words);
-                }
-            }
-            let done = conn.reply().await?;
-            let inner = |done: &Reply| match done {
-                Reply::Error(words) => Some(words.clone()),
-                reply => reply.array().unwrap_or_default().iter().find_map(|reply| match reply {
-                    Reply::Error(words) => Some(words.clone()),
-                    _ => None,
-                }),
-            };
-            match failed.or_else(|| inner(&done)) {
-                Some(words) => Err(refused(conn, b"EXEC", words)),
-                None => Ok(server),
-            }
+            read_exec(conn, commands as usize + 1, b"EXEC").await?;
+            Ok(server)
         })
         .await
     }

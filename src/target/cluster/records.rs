@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::delivery::guard::{self, Guards};
 use crate::delivery::motion::State;
 use crate::delivery::record::{JobState, Phase};
+use crate::delivery::refusal::is_redirection;
 use crate::delivery::slots::record::{
     Floor, History, SlotRecord, floor_key, guards_key, slot_key, state_key, whole_key,
 };
@@ -37,7 +38,7 @@ async fn each_slot(
         conn.send(&out).await?;
         for slot in some {
             let answer = match conn.reply().await? {
-                Reply::Error(words) if is_elsewhere(&words) => None,
+                Reply::Error(words) if is_redirection(&words) => None,
                 Reply::Error(words) => return Err(crate::target::refused(conn, b"GET", words)),
                 reply => Some(reply),
             };
@@ -45,10 +46,6 @@ async fn each_slot(
         }
     }
     Ok(all)
-}
-
-fn is_elsewhere(words: &str) -> bool {
-    ["MOVED ", "ASK ", "TRYAGAIN"].iter().any(|word| words.starts_with(word))
 }
 
 /// The records of slots, without those of slots that aren't here.
@@ -115,8 +112,9 @@ pub type SlotStates = (BTreeMap<Slot, State>, BTreeMap<Slot, String>);
 /// When a node can't be reached or refuses, or slots are on the move.
 pub async fn read_all_states(target: &Target, job: &str) -> Result<SlotStates, Error> {
     let read = async |open: &mut Open| {
-        let slots: Vec<Slot> = open.node.slots.iter().collect();
         let server = super::past::server(&mut open.conn).await?;
+        let slots: Vec<Slot> =
+            if is_empty(&mut open.conn).await? { Vec::new() } else { open.node.slots.iter().collect() };
         let records = read_records(&mut open.conn, job, &slots).await?;
         Ok((server, records, read_states(&mut open.conn, job, &slots).await?))
     };
@@ -137,6 +135,9 @@ pub async fn read_all_states(target: &Target, job: &str) -> Result<SlotStates, E
 /// As for [`read_all_states`]; `OwnerLost`.
 pub async fn remove_states(target: &Target, id: &Identity) -> Result<(), Error> {
     let remove = async |open: &mut Open| {
+        if is_empty(&mut open.conn).await? {
+            return Ok(());
+        }
         let slots: Vec<Slot> = open.node.slots.iter().collect();
         let del = |slot| vec![b"DEL".to_vec(), state_key(&id.job, slot), whole_key(&id.job, slot)];
         let answers = each_slot(&mut open.conn, &slots, del).await?;

@@ -14,9 +14,10 @@ const SCAN_COUNT: &[u8] = b"1000";
 /// Hashes whose fields are listed at a time.
 const HASHES_MAX: usize = 50;
 /// Keys whose time left is asked between two looks at the server's clock: at first, and for those between whose looks a
-/// millisecond ended, again.
+/// millisecond ended, again. A server so slow that one always ends is taken at what it says the last time: that is known to
+/// the milliseconds that the answer took.
 const KEYS_A_CLOCK: usize = 100;
-const KEYS_A_CLOCK_AGAIN: [usize; 6] = [10, 1, 1, 1, 1, 1];
+const KEYS_A_CLOCK_AGAIN: [usize; 7] = [10, 1, 1, 1, 1, 1, 1];
 
 /// What is looked through: the keys of these slots that are in scope.
 pub struct Search<'a> {
@@ -76,13 +77,14 @@ async fn keys(search: &Search<'_>, conn: &mut Conn, db: u32, times: Times, items
         ask_times(&mut out, &page, times, KEYS_A_CLOCK);
         conn.send(&out).await?;
         let before = std::mem::replace(&mut asked, page);
-        read_times(conn, db, &before, (times, KEYS_A_CLOCK), items, &mut unsure).await?;
+        read_times(conn, db, &before, (times, KEYS_A_CLOCK), items, Some(&mut unsure)).await?;
         if !more {
-            read_times(conn, db, &asked, (times, KEYS_A_CLOCK), items, &mut unsure).await?;
+            read_times(conn, db, &asked, (times, KEYS_A_CLOCK), items, Some(&mut unsure)).await?;
             break;
         }
     }
-    for clock in KEYS_A_CLOCK_AGAIN {
+    for (n, clock) in KEYS_A_CLOCK_AGAIN.into_iter().enumerate() {
+        let is_last = n + 1 == KEYS_A_CLOCK_AGAIN.len();
         let mut keys = std::mem::take(&mut unsure);
         if times == Times::ByClockInSlot {
             keys.sort_by_cached_key(|key| Slot::of(key));
@@ -91,37 +93,14 @@ async fn keys(search: &Search<'_>, conn: &mut Conn, db: u32, times: Times, items
             out.clear();
             ask_times(&mut out, page, times, clock);
             conn.send(&out).await?;
-            read_times(conn, db, page, (times, clock), items, &mut unsure).await?;
+            read_times(conn, db, page, (times, clock), items, (!is_last).then_some(&mut unsure)).await?;
         }
     }
-    match unsure.first() {
-        None => Ok(()),
-        // On a server so slow its time is known to the milliseconds that the answer took, and a pass that comes again sees more.
-        Some(_) => settle_unsure(conn, db, &unsure, times, items).await,
-    }
+    Ok(())
 }
 
 /// Keys asked for again at a time.
 const KEYS_AGAIN: usize = 1000;
-
-/// Takes the times of keys between whose looks at the clock a millisecond always ended.
-async fn settle_unsure(
-    conn: &mut Conn,
-    db: u32,
-    keys: &[Vec<u8>],
-    times: Times,
-    items: &mut Items,
-) -> Result<(), Error> {
-    let mut out = Vec::new();
-    for page in keys.chunks(KEYS_AGAIN) {
-        out.clear();
-        ask_times(&mut out, page, times, 1);
-        conn.send(&out).await?;
-        let mut unsure = Vec::new();
-        read_by_clock(conn, db, page, (times, 1), items, &mut unsure, true).await?;
-    }
-    Ok(())
-}
 
 fn scan(out: &mut Vec<u8>, cursor: &[u8], kind: Option<&[u8]>) {
     match kind {
@@ -191,35 +170,23 @@ fn ask_times(out: &mut Vec<u8>, keys: &[Vec<u8>], times: Times, clock: usize) {
     }
 }
 
-/// Reads the answers to [`ask_times`]; keys whose time isn't sure to the millisecond are added to `unsure`.
+/// Reads the answers to [`ask_times`]. Keys whose time isn't sure to the millisecond are added to `unsure`; without that
+/// they are taken all the same.
 async fn read_times(
     conn: &mut Conn,
     db: u32,
     keys: &[Vec<u8>],
     (times, clock): (Times, usize),
     items: &mut Items,
-    unsure: &mut Vec<Vec<u8>>,
+    mut unsure: Option<&mut Vec<Vec<u8>>>,
 ) -> Result<(), Error> {
-    if times != Times::Told {
-        return read_by_clock(conn, db, keys, (times, clock), items, unsure, false).await;
+    if times == Times::Told {
+        for key in keys {
+            let at_ms = answer(conn, b"PEXPIRETIME").await?.integer();
+            push(items, db, key, None, at_ms);
+        }
+        return Ok(());
     }
-    for key in keys {
-        let at_ms = answer(conn, b"PEXPIRETIME").await?.integer();
-        push(items, db, key, None, at_ms);
-    }
-    Ok(())
-}
-
-/// The same of older servers; `anyway`: what isn't sure is taken too.
-async fn read_by_clock(
-    conn: &mut Conn,
-    db: u32,
-    keys: &[Vec<u8>],
-    (times, clock): (Times, usize),
-    items: &mut Items,
-    unsure: &mut Vec<Vec<u8>>,
-    anyway: bool,
-) -> Result<(), Error> {
     for group in times.groups(keys) {
         let clocks = group.len().div_ceil(clock);
         answer(conn, b"MULTI").await?;
@@ -235,7 +202,9 @@ async fn read_by_clock(
             let (before, after) = (before.unix_ms(), after.unix_ms());
             for (key, left) in keys.iter().zip(left) {
                 let Some(left_ms) = left.integer().filter(|ms| *ms >= 0) else { continue };
-                if before != after && !anyway {
+                if before != after
+                    && let Some(unsure) = &mut unsure
+                {
                     unsure.push(key.clone());
                     continue;
                 }

@@ -7,14 +7,13 @@ use super::find::{self, Search};
 use super::items::{Direction, Items, Place};
 use super::marker::{self, Marker, Markers, Settled};
 use super::{Error, Plan, Source};
-use crate::net::conn::Conn;
 use crate::net::info::Info;
 use crate::resp::encode;
 use crate::resp::reply::Reply;
 use crate::slot::{Slot, Slots};
 use crate::target::connect;
 use crate::target::nodes::{Open, Target};
-use crate::target::{ask, escape_key, refused};
+use crate::target::{ask, escape_key, read_exec, refused};
 
 /// Slots of which a transaction is on its way at once, and the bytes of their names.
 const WINDOW_BATCHES_MAX: usize = 128;
@@ -247,7 +246,7 @@ impl Conns {
             ask(&mut open.conn, &[b"MULTI"]).await?;
             open.conn.send(&batch.commands).await?;
             if n + 1 < window.len() {
-                await_batch(&mut open.conn, batch.count).await?;
+                read_exec(&mut open.conn, batch.count, b"PEXPIREAT").await?;
             }
         }
         Ok(())
@@ -259,31 +258,9 @@ impl Conns {
         let first = if self.sure_multi { 0 } else { window.len().saturating_sub(1) };
         for (node, batch) in window.iter().skip(first) {
             let Some(open) = self.all.get_mut(*node) else { continue };
-            await_batch(&mut open.conn, batch.count + usize::from(self.sure_multi)).await?;
+            let queued = batch.count + usize::from(self.sure_multi);
+            read_exec(&mut open.conn, queued, b"PEXPIREAT").await?;
         }
         Ok(())
-    }
-}
-
-/// Reads what a transaction is answered with: `queued` replies, and EXEC's.
-async fn await_batch(conn: &mut Conn, queued: usize) -> Result<(), Error> {
-    let mut failed = None;
-    for _ in 0..queued {
-        if let Reply::Error(words) = conn.reply().await? {
-            failed.get_or_insert(words);
-        }
-    }
-    let replies = match conn.reply().await? {
-        Reply::Array(replies) => replies,
-        Reply::Error(words) => return Err(refused(conn, b"EXEC", failed.unwrap_or(words))),
-        _ => return Err(Error::OutOfStep { address: conn.address().to_owned() }),
-    };
-    let failed = replies.into_iter().find_map(|reply| match reply {
-        Reply::Error(words) => Some(words),
-        _ => None,
-    });
-    match failed {
-        Some(words) => Err(refused(conn, b"PEXPIREAT", words)),
-        None => Ok(()),
     }
 }

@@ -153,6 +153,8 @@ pub(crate) struct SlotRules {
     pub record_acknowledged: bool,
     /// A record may fall back when it is read again.
     pub record_falls_back: bool,
+    /// The router starts again when nothing is in flight and every slot's record was read.
+    pub rewinds_at_rest: bool,
     /// READONLY and the like close the node's connections.
     pub elsewhere_closes: bool,
     /// A slot that moved goes on only when its record was read from its new owner.
@@ -190,6 +192,7 @@ impl Default for SlotRules {
             one_in_flight: true,
             record_acknowledged: true,
             record_falls_back: true,
+            rewinds_at_rest: true,
             elsewhere_closes: true,
             moved_settles: true,
             floor_names_slots: true,

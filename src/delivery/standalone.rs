@@ -83,6 +83,9 @@ pub enum Reread {
     /// The target has lost acknowledged writes, or has more than is known here. Everything queued was dropped: the
     /// router must start again behind `offset`, with that database selected, and count its batches by this epoch.
     Rewind { offset: ReplOffset, stream_db: u32, epoch: u64 },
+    /// The router must start again, but not while anything is on its way, or how far some slots are isn't known: all
+    /// connections must be closed, and all records be read together.
+    ReadAll,
 }
 
 #[derive(Debug, Default)]

@@ -5,7 +5,7 @@ mod motion;
 mod past;
 mod slots;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
 
 use super::copy_keys::CopyError;
@@ -18,6 +18,7 @@ use crate::commands::{
     self, CopyKey, Databases, KeyAt, Lost, Restore, Rewrite, Shape, SmallKeys, Spec, Verdict, judge, normalise,
 };
 use crate::delivery::guard::{self, Guards, Standing};
+use crate::delivery::motion::Name;
 use crate::delivery::record::{self, is_own_key};
 use crate::delivery::slots::record as slot_record;
 use crate::delivery::unit::{Batch, LaneId};
@@ -54,6 +55,8 @@ pub struct Stream<'a> {
     guards_stored: bool,
     /// The slots of a cluster that hold them.
     guarded: BTreeSet<LaneId>,
+    /// Those of them that went there with the switch of a slot that came, until the lanes are known to hold it.
+    switched: BTreeMap<Slot, Vec<(Name, ReplOffset)>>,
     /// Where each lane's record stood when the stream began here, and the highest of them: a lane leaves out the units
     /// up to there, whatever they are made into now.
     passed: (Vec<ReplOffset>, ReplOffset),
@@ -90,6 +93,7 @@ impl<'a> Stream<'a> {
             epoch: 0,
             guards_stored: false,
             guarded: BTreeSet::new(),
+            switched: BTreeMap::new(),
             passed: (Vec::new(), ReplOffset(0)),
             trusted: true,
             is_busy_with_motions: false,
@@ -126,7 +130,7 @@ impl<'a> Stream<'a> {
     }
 
     /// Starts again where the target's records stand.
-    fn rewind(&mut self, rewind: Rewind) {
+    fn rewind(&mut self, mut rewind: Rewind) {
         self.window.clear();
         self.at = 0;
         self.parser = Parser::new();
@@ -142,6 +146,7 @@ impl<'a> Stream<'a> {
             let (shard, offset) = (self.parts.number, rewind.offset);
             motions.with(|machine| machine.rewound(shard, offset));
         }
+        self.add_switched(&mut rewind.standing);
         self.stand(rewind.standing);
         self.take_again();
     }

@@ -261,7 +261,7 @@ impl Driver {
             let conn = found.conns.first_mut().ok_or_else(|| self.out_of_step())?;
             let rewinds = match &reread {
                 Reread::Rewind { offset, .. } => Some(*offset),
-                Reread::Continue => None,
+                Reread::Continue | Reread::ReadAll => None,
             };
             self.tell_states(conn, &found.run_id, rewinds).await?;
             if let Reread::Rewind { offset, stream_db, epoch } = reread {

@@ -128,6 +128,10 @@ impl Cluster {
         self.look_for_torn(found, &settled)?;
         let distrusted = std::mem::take(&mut self.distrusted);
         let rewinds = distrusted || settled.iter().any(|s| s.fell_back || s.ahead);
+        if rewinds && !self.is_all_known(&settled) && rule!(self, rewinds_at_rest) {
+            self.distrusted = true;
+            return Ok(Reread::ReadAll);
+        }
         let lowest = settled.iter().filter(|s| s.fell_back).filter_map(|s| s.position).min();
         for settled in &settled {
             self.take_home(settled);
@@ -141,6 +145,18 @@ impl Cluster {
         }
         self.distribute();
         Ok(Reread::Continue)
+    }
+
+    /// True when nothing is in flight and no slot waits but these: what is routed again may become other commands than it
+    /// did before, so that none of those may run any more, and it must be known which have.
+    fn is_all_known(&self, settled: &[Settled]) -> bool {
+        let waiting = |s: &&Settled| self.slots.get(s.slot.index()).is_some_and(|state| state.stage == Stage::Away);
+        self.flying == 0 && self.away == settled.iter().filter(waiting).count()
+    }
+
+    /// True while slots have a home, to which more may be sent.
+    pub fn has_homes(&self) -> bool {
+        self.away < self.feeds.len()
     }
 
     /// What is to be thought of one slot's record; changes nothing.

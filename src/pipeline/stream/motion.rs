@@ -28,8 +28,11 @@ const ASK_AGAIN: Duration = Duration::from_millis(2);
 impl Stream<'_> {
     /// Whether the shard's units on this key are to be applied as they come.
     pub(super) fn feeds(&self, key: &[u8]) -> bool {
-        let number = self.parts.number;
-        self.parts.motions.as_ref().is_none_or(|motions| motions.feeds(number, Slot::of(key)))
+        self.parts.motions.is_none() || self.feeds_slot(Slot::of(key))
+    }
+
+    pub(super) fn feeds_slot(&self, slot: Slot) -> bool {
+        self.parts.motions.as_ref().is_none_or(|motions| motions.feeds(self.parts.number, slot))
     }
 
     /// Looks whether a command concerns keys that this stream doesn't feed. If so it isn't sent.

@@ -1,6 +1,7 @@
 //! Slots in motion where the target is a cluster: no lane holds them, and what is copied is written past the lanes.
 
 use super::Stream;
+use crate::delivery::guard::Standing;
 use crate::delivery::motion::{Effect, Name, State, Ticket};
 use crate::delivery::unit::Hold;
 use crate::pipeline::decode::Error;
@@ -46,6 +47,15 @@ impl Stream<'_> {
         for (slot, offset) in motions.with(|machine| machine.taken_by(shard)) {
             self.parts.router.hold(Hold::Take { slot, offset, stream_db });
         }
+    }
+
+    /// Adds the guards of slots that the lanes didn't hold yet when those of the others were read.
+    pub(super) fn add_switched(&mut self, standing: &mut Standing) {
+        let mut switched = std::mem::take(&mut self.switched);
+        let held = |slot: &Slot| standing.lanes.get(slot.index()).is_some_and(|at| at.0 > 0);
+        switched.retain(|slot, _| !held(slot) && self.feeds_slot(*slot));
+        standing.guards.keys.extend(switched.values().flatten().cloned());
+        self.switched = switched;
     }
 
     /// Notes keys in slots that no lane of the shard holds, whose copies would go nowhere: they are copied when their slot
@@ -100,9 +110,10 @@ impl Stream<'_> {
         }
         motions.forget_server(slot);
         if !switch.ahead.is_empty() {
-            self.parts.copy_keys.stand(switch.ahead);
+            self.parts.copy_keys.stand(switch.ahead.clone());
             self.guards_stored = true;
             self.guarded.insert(self.parts.router.lane_of_slot(slot));
+            self.switched.insert(slot, switch.ahead);
         }
         motions.with(|machine| machine.acknowledged(ticket));
         self.parts.router.hold(Hold::Take { slot, offset, stream_db });

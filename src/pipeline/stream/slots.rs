@@ -75,6 +75,7 @@ impl Stream<'_> {
         }
         failpoint!("guards-dropped");
         self.guards_stored = false;
+        self.switched.clear();
         for slot in std::mem::take(&mut self.guarded) {
             let del = OwnedArgs::new(&[&b"DEL"[..], &self.guards_key(slot)]);
             self.unit.command(0, self.parts.router.place(slot), del.args().raw());

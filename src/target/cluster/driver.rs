@@ -278,11 +278,14 @@ impl Driver {
             }
         }
         self.settle_machine(&found).await?;
-        // Only now is what the records say what these servers have.
-        let servers = self.links.iter().map(|link| link.run_id.clone()).collect();
-        self.plan.progress.servers(servers);
         if failed.is_none() {
             self.machine.set_fenced();
+            // Only now is what the records say what these servers have. While one is missing its replica may lack more than
+            // those of the others.
+            if !self.machine.needs_settling() {
+                let servers = self.links.iter().map(|link| link.run_id.clone()).collect();
+                self.plan.progress.servers(servers);
+            }
         }
         Ok(failed)
     }
@@ -296,7 +299,17 @@ impl Driver {
         }
         let reread = reread?;
         self.plan.status.replies_unseen.add(self.machine.replies_unseen() - before);
-        let Reread::Rewind { offset, stream_db, epoch } = reread else { return Ok(()) };
+        let (offset, stream_db, epoch) = match reread {
+            Reread::Continue => return Ok(()),
+            Reread::ReadAll => {
+                // Nodes that were closed for it already stay until the others are there.
+                if self.machine.has_homes() {
+                    self.drop_all();
+                }
+                return Ok(());
+            }
+            Reread::Rewind { offset, stream_db, epoch } => (offset, stream_db, epoch),
+        };
         self.plan.status.error("target's records moved");
         failpoint!("rewind");
         tracing::warn!(%offset, "the target's records moved, as after a failover: going on from there");

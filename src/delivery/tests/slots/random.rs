@@ -67,12 +67,13 @@ fn delivery_to_a_cluster_under_an_adversary_ends_equal_to_the_source() {
 /// A rule, and what takes it out.
 type Removal = (&'static str, fn(&mut SlotRules, &mut Around));
 
-const REMOVALS: [Removal; 21] = [
+const REMOVALS: [Removal; 22] = [
     ("record_in_flush", |r, _| r.record_in_flush = false),
     ("record_read_back", |r, _| r.record_read_back = false),
     ("one_in_flight", |r, _| r.one_in_flight = false),
     ("record_acknowledged", |r, _| r.record_acknowledged = false),
     ("record_falls_back", |r, _| r.record_falls_back = false),
+    ("rewinds_at_rest", |r, _| r.rewinds_at_rest = false),
     ("elsewhere_closes", |r, _| r.elsewhere_closes = false),
     ("moved_settles", |r, _| r.moved_settles = false),
     ("floor_names_slots", |r, _| r.floor_names_slots = false),

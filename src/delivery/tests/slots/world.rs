@@ -367,7 +367,13 @@ impl World {
         let found = self.found();
         match self.owner.machine.settle(&found) {
             Ok(Reread::Continue) => {}
-            Ok(Reread::Rewind { offset, epoch, .. }) if self.lost => self.owner.rewind(&self.source, offset, epoch),
+            Ok(Reread::Rewind { offset, epoch, .. }) if self.lost => {
+                self.must_be_at_rest()?;
+                self.owner.rewind(&self.source, offset, epoch);
+            }
+            Ok(Reread::ReadAll) if self.lost => {
+                (0..self.nodes.nodes.len()).for_each(|n| self.cut(n));
+            }
             Err(_) if self.lost => return self.copy_again(),
             other => return Err(format!("settle: {other:?}")),
         }
@@ -376,6 +382,29 @@ impl World {
             (self.lost, self.torn) = (false, false);
         }
         Ok(())
+    }
+
+    /// The router is about to start again: nothing that it made before may run any more, nor have run unknown to it, since
+    /// it may make something else of the same units now.
+    fn must_be_at_rest(&self) -> Checked {
+        let positions = self.owner.machine.positions();
+        let unknown = |slot: &Slot| {
+            let record = self.nodes.record(self.nodes.owner[slot], *slot);
+            record.is_some_and(|record| record.offset > positions[slot.index()])
+        };
+        if let Some(slot) = feeds().iter().find(unknown) {
+            return Err(format!("the router starts again, and slot {slot} is further than {positions:?}"));
+        }
+        // A floor may be.
+        let holds_units = |conn: &Conn| conn.inbox.windows(5).any(|word| word == b"MULTI");
+        let on_its_way = |conn: &Conn| !conn.killed && conn.owner == self.owner.id && holds_units(conn);
+        if self.nodes.nodes.iter().flat_map(|node| &node.conns).any(on_its_way) {
+            return Err("the router starts again with something on its way".into());
+        }
+        match self.owner.machine.queued_bytes() {
+            0 => Ok(()),
+            queued => Err(format!("the router starts again with {queued} bytes queued")),
+        }
     }
 
     /// What the process reads: the records of slots that it wants, and the floors beside them.

@@ -107,6 +107,48 @@ fn primary_that_hangs_is_left_when_its_replica_takes_over() {
     tool.stop();
 }
 
+/// A node that falls back makes the router start again, and what stands for a unit is copied anew, at a later offset. The
+/// first copy is on its way to another node: it must not run unknown to the router, or what came behind it is left out.
+#[test]
+fn copy_on_its_way_to_one_node_while_another_falls_back_is_made_once() {
+    let (a, mut k) = (source("redis-7.0"), Cluster::with("redis-7.0", 3, 1, &[]));
+    let mut tool = sync(&a, &k, &["--not-key", "*tmp:*"]);
+    until_following(&k, &mut tool);
+    let (falls_back, pauses, other) = (0, 1, 2);
+    let on = |node| (0..).map(|n| format!("{{{n}}}")).find(|tag| k.owner(slot_of(tag.as_bytes())) == node);
+    let [lost, copied, seen] = [falls_back, pauses, other].map(|node| on(node).expect("every node has slots"));
+    let until_seen = |tool: &mut Tool, n: i64| {
+        a.client().call(&cmd!["SET", seen, n]);
+        until(HALF_MINUTE, "what was written last on the third node", || {
+            tool.must_live();
+            k.nodes[other].client().get(&seen) == Reply::Bytes(n.to_string().into_bytes())
+        });
+    };
+    let heir = k.replicas_of(falls_back)[0];
+    k.nodes[heir].pause();
+    k.nodes[falls_back].client().call(&cmd!["CLIENT", "KILL", "TYPE", "replica"]);
+    a.client().load(&vec![cmd!["INCR", lost]; 100]);
+    until_seen(&mut tool, 1);
+    until(HALF_MINUTE, "what its replica lacks", || k.nodes[falls_back].client().get(&lost).bytes() == b"100");
+    // It answers what is asked meanwhile.
+    k.nodes[pauses].client().call(&cmd!["CLIENT", "PAUSE", 8000, "WRITE"]);
+    let hidden = format!("{copied}tmp:list");
+    a.client().load(&[cmd!["RPUSH", hidden, "first"], cmd!["RPOPLPUSH", hidden, copied]]);
+    until_seen(&mut tool, 2);
+    a.client().load(&[cmd!["RPUSH", copied, "second"], cmd!["RPUSH", copied, "third"]]);
+    until_seen(&mut tool, 3);
+    k.nodes[falls_back].kill();
+    k.nodes[heir].resume();
+    k.nodes[heir].client().call(&cmd!["CLUSTER", "FAILOVER", "TAKEOVER"]);
+    tool.until_text("the target's records moved", HALF_MINUTE);
+    let in_scope = |_: u32, key: &[u8]| !key.windows(4).any(|part| part == b"tmp:");
+    k.rejoin(falls_back);
+    k.until_ok();
+    until_same(&a, &k, MINUTE, "after the fall", &Rules { in_scope: &in_scope, ..Rules::following(&a) });
+    assert_eq!(full_syncs(&a), "1", "{}", tool.tail());
+    tool.stop();
+}
+
 #[test]
 fn history_that_got_another_name_is_gone_on_with_by_the_next_process() {
     let a = Cluster::with("redis-7.0", 3, 1, &["repl-backlog-size 64mb"]);

@@ -11,6 +11,7 @@ use super::feed::{Feed, Rewind};
 use super::key_hash;
 use super::motion::Motions;
 use super::prepare::{Plan, SourcesOf};
+use super::session::FULL_SYNC;
 use super::shard::ShardPlan;
 use crate::commands::{self, SmallKeys};
 use crate::config::words::OnError;
@@ -153,6 +154,7 @@ impl driver::Progress for Arc<Progress> {
     fn applied(&self, offset: ReplOffset) {
         if self.applied.borrow().is_none() {
             self.status.set_shard_phase(&self.shard, Phase::Following);
+            self.status.clear(&self.shard.place(FULL_SYNC));
         }
         self.shard.set_applied(offset);
         if let Some((motions, shard)) = &self.motions {

@@ -205,10 +205,13 @@ async fn ground(
     Ok(Ground { joined, feed, job, following })
 }
 
+/// Where the status line has the reason for another full sync, until that is done.
+pub const FULL_SYNC: &str = "full sync";
+
 /// A full sync costs the source a fork: nobody should find it out by chance.
 pub fn say_full_again(plan: &Plan, shard: &ShardPlan, why: &str) {
     tracing::warn!(shard = shard.number, source = shard.status.source(), reason = why, "a new full sync begins");
-    shard.upstream.waiting(&format!("a new full sync begins: {why}"));
+    plan.status.waiting(&shard.status.place(FULL_SYNC), &format!("a new full sync begins: {why}"));
     plan.status.error("full sync again");
     shard.status.copied.restart();
 }

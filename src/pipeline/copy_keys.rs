@@ -15,7 +15,7 @@ use crate::net::backoff::Backoff;
 use crate::net::conn;
 use crate::offset::{ReplId, ReplOffset};
 use crate::slot::Slot;
-use crate::source::side::{Found, Position, Side};
+use crate::source::side::{Found, Position, Side, position};
 
 /// How long the stream may take to reach the offset of an answer, before the source is asked again.
 const STREAM_WAIT: Duration = Duration::from_secs(10);
@@ -182,24 +182,25 @@ impl CopyKeys {
     }
 
     /// Units on keys of `db` up to where the source's stream is now, which is returned, are to be answered by copies.
+    /// `unit`: where the unit stands that is the reason.
     ///
     /// # Errors
     /// When the source can't be asked.
-    pub fn doubt(&mut self, db: u32) -> Result<ReplOffset, CopyError> {
-        let position = self.retrying(async |side: &mut Side| side.position().await)?;
-        self.guards.databases.insert(db, position.offset);
-        self.until = self.until.max(position.offset);
-        Ok(position.offset)
+    pub fn doubt(&mut self, db: u32, unit: ReplOffset) -> Result<ReplOffset, CopyError> {
+        let ((), offset) = self.ask_at(unit, async |side: &mut Side| Ok(((), side.position().await?)))?;
+        self.guards.databases.insert(db, offset);
+        self.until = self.until.max(offset);
+        Ok(offset)
     }
 
-    /// Reads keys from the source, all at one offset, at which they stand from then on.
+    /// Reads keys from the source for the unit that ends at `unit`, all at one offset, at which they stand from then on.
     ///
     /// Returns when the stream has been received up to there: the answer is then one about this history.
     /// # Errors
     /// When the source can't be asked, or its stream doesn't come.
-    pub fn read(&mut self, keys: &[(u32, Vec<u8>)]) -> Result<(Vec<Found>, ReplOffset), CopyError> {
+    pub fn read(&mut self, keys: &[(u32, Vec<u8>)], unit: ReplOffset) -> Result<(Vec<Found>, ReplOffset), CopyError> {
         let asked: Vec<(u32, &[u8])> = keys.iter().map(|(db, key)| (*db, &key[..])).collect();
-        let (found, offset) = self.ask_at(async |side: &mut Side| side.read_keys(&asked).await)?;
+        let (found, offset) = self.ask_at(unit, async |side: &mut Side| side.read_keys(&asked).await)?;
         self.until = self.until.max(offset);
         self.guards.keys.extend(keys.iter().map(|key| (key.clone(), offset)));
         self.suspects.retain(|key| !keys.contains(key));
@@ -210,9 +211,13 @@ impl CopyKeys {
     ///
     /// # Errors
     /// As for [`CopyKeys::read`].
-    pub fn read_moved(&mut self, keys: &[(u32, Vec<u8>)]) -> Result<Option<(Vec<Found>, ReplOffset)>, CopyError> {
+    pub fn read_moved(
+        &mut self,
+        keys: &[(u32, Vec<u8>)],
+        unit: ReplOffset,
+    ) -> Result<Option<(Vec<Found>, ReplOffset)>, CopyError> {
         let asked: Vec<(u32, &[u8])> = keys.iter().map(|(db, key)| (*db, &key[..])).collect();
-        match self.ask_at(async |side: &mut Side| side.read_keys(&asked).await) {
+        match self.ask_at(unit, async |side: &mut Side| side.read_keys(&asked).await) {
             Err(error) if error.is_redirection() => Ok(None),
             answer => answer.map(Some),
         }
@@ -228,8 +233,8 @@ impl CopyKeys {
     ///
     /// # Errors
     /// As for [`CopyKeys::read`].
-    pub fn list_slot(&mut self, slot: Slot) -> Result<(Vec<Name>, ReplOffset), CopyError> {
-        self.ask_at(async |side: &mut Side| side.list_slot(slot).await)
+    pub fn list_slot(&mut self, slot: Slot, unit: ReplOffset) -> Result<(Vec<Name>, ReplOffset), CopyError> {
+        self.ask_at(unit, async |side: &mut Side| side.list_slot(slot).await)
     }
 
     /// Waits for something else than the source.
@@ -240,22 +245,25 @@ impl CopyKeys {
         self.asking.pause(wait).ok_or(CopyError::Ended)
     }
 
-    /// Asks for something as it is at an offset, and returns when the stream was received up to there.
+    /// Asks for something as it is at an offset, at or behind `unit`, and returns when the stream was received up to there.
     fn ask_at<T>(
         &mut self,
+        unit: ReplOffset,
         mut ask: impl AsyncFnMut(&mut Side) -> Result<(T, Position), conn::Error>,
     ) -> Result<(T, ReplOffset), CopyError> {
         let until = Instant::now() + self.retry_for.unwrap_or(Duration::MAX / 4).max(STREAM_WAIT);
         loop {
             let replid = self.asking.feed().replid().ok_or(CopyError::NoOffsets)?;
             let (found, position) = self.retrying(&mut ask)?;
-            if !holds!("answer-of-this-history") || self.is_of_this_history(position, replid) {
+            // A primary that has become a replica of the next may lag behind the stream that comes from that one.
+            let is_new = position.offset >= unit || !holds!("answer-not-before-unit");
+            if is_new && (!holds!("answer-of-this-history") || self.is_of_this_history(position, replid)) {
                 return Ok((found, position.offset));
             }
             if Instant::now() > until {
                 return Err(CopyError::Behind(position.offset));
             }
-            tracing::debug!(offset = %position.offset, "a copied key's offset isn't of this history: asking again");
+            tracing::debug!(offset = %position.offset, "what was asked at an offset is old or of another history: asking again");
             // The primary may be another server since; the one that was asked needn't notice.
             self.side.close();
             self.asking.pause(ASK_AGAIN).ok_or(CopyError::Ended)?;
@@ -274,12 +282,14 @@ impl CopyKeys {
     /// Lists keys of a source database, a page at a time; `cursor` is `0` at the start and behind the last.
     ///
     /// # Errors
-    /// When the source can't be asked.
-    pub fn scan(&mut self, db: u32, cursor: &mut Vec<u8>) -> Result<Vec<Vec<u8>>, CopyError> {
+    /// As for [`CopyKeys::read`].
+    pub fn scan(&mut self, db: u32, cursor: &mut Vec<u8>, unit: ReplOffset) -> Result<Vec<Vec<u8>>, CopyError> {
         let from = cursor.clone();
-        let (keys, next) = self.retrying(async |side: &mut Side| {
-            let mut cursor = from.clone();
-            side.scan(db, &mut cursor).await.map(|keys| (keys, cursor))
+        let ((keys, next), _) = self.ask_at(unit, async |side: &mut Side| {
+            // What is listed behind that is at least as new.
+            let (position, mut cursor) = (side.position().await?, from.clone());
+            let keys = side.scan(db, &mut cursor).await?;
+            Ok(((keys, cursor), position))
         })?;
         *cursor = next;
         Ok(keys)
@@ -288,9 +298,18 @@ impl CopyKeys {
     /// The source's databases that hold keys now.
     ///
     /// # Errors
-    /// When the source can't be asked.
-    pub fn databases(&mut self) -> Result<Vec<u32>, CopyError> {
-        let info = self.retrying(async |side: &mut Side| side.info().await)?;
+    /// As for [`CopyKeys::read`].
+    pub fn databases(&mut self, unit: ReplOffset) -> Result<Vec<u32>, CopyError> {
+        let told = self.ask_at(unit, async |side: &mut Side| {
+            let info = side.info().await?;
+            let position = position(&info);
+            Ok((info, position))
+        });
+        let info = match told {
+            // A source that has no offsets has no former primaries, either.
+            Err(CopyError::NoOffsets) => self.retrying(async |side: &mut Side| side.info().await)?,
+            told => told?.0,
+        };
         Ok(info.keyspace().into_iter().map(|(db, _)| db).collect())
     }
 

@@ -538,7 +538,7 @@ impl<'a> Stream<'a> {
 
     /// Answers the units on keys of a database by copies, up to where the source is now; a later process, too.
     fn doubt(&mut self, db: u32) -> Result<(), Error> {
-        let at = self.parts.copy_keys.doubt(db)?;
+        let at = self.parts.copy_keys.doubt(db, self.offset)?;
         self.store_guard_field(0, &guard::database_field(db), at);
         Ok(())
     }

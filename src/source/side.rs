@@ -262,7 +262,8 @@ fn error(reply: &Reply) -> Option<String> {
     }
 }
 
-pub(super) fn position(info: &Info) -> Position {
+/// Where the stream stands by what INFO says.
+pub fn position(info: &Info) -> Position {
     Position {
         replid: info.get("master_replid").and_then(|id| ReplId::parse(id.as_bytes())),
         offset: ReplOffset(info.number("master_repl_offset").unwrap_or(0)),

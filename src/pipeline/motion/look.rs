@@ -12,7 +12,7 @@ use crate::delivery::motion::{Look, Offsets, Shard};
 use crate::net::conn::{self, Conn};
 use crate::net::endpoint::HostPort;
 use crate::net::info::Info;
-use crate::net::topology::Topology;
+use crate::net::topology::{Health, Topology};
 use crate::net::{Side, cluster};
 use crate::offset::ReplOffset;
 use crate::pipeline::prepare::Plan;
@@ -132,7 +132,13 @@ impl Motions {
         let mut origins: Vec<(Shard, Origin)> =
             lock(&self.origins).iter().map(|(shard, origin)| (*shard, origin.clone())).collect();
         // One that isn't followed yet has no say: its slots can't come to rest there before it is.
-        self.with(|machine| origins.retain(|(shard, _)| machine.decoded_until(*shard).is_some()));
+        let mut heard = Offsets::new();
+        self.with(|machine| {
+            origins.retain(|(shard, _)| {
+                heard.extend(machine.decoded_until(*shard).map(|offset| (*shard, offset)));
+                heard.contains_key(shard)
+            });
+        });
         let mut asked = Vec::new();
         for (shard, origin) in &origins {
             let server = origin.primary().locate().await?;
@@ -149,9 +155,14 @@ impl Motions {
             let (conn, view) = in_time(&server.address, view).await?;
             asked.push((*shard, server.address, conn, view));
         }
+        let replaced: HashSet<HostPort> = asked.iter().flat_map(|(.., view)| not_primaries(&view.topology)).collect();
         let (mut views, mut offsets) = (Vec::new(), Offsets::new());
         for (shard, address, mut conn, view) in asked {
             let offset = in_time(&address, async { Ok(offset(&mut conn).await?) }).await?;
+            // A former primary takes itself for one until it hears of the next, and knows less than what was heard.
+            if heard.get(&shard) > Some(&offset) || replaced.contains(&address) {
+                return Err(no_primary(&address, "former primary").into());
+            }
             offsets.insert(shard, offset);
             views.push((view, shards_at(&lock(&self.origins))));
             conns.insert(address, conn);
@@ -189,6 +200,18 @@ fn shards_at(origins: &BTreeMap<Shard, Origin>) -> HashMap<HostPort, Shard> {
     origins.iter().filter_map(|(shard, origin)| Some((origin.primary().known()?, *shard))).collect()
 }
 
+/// The nodes that a view takes for replicas, or for gone.
+fn not_primaries(topology: &Topology) -> impl Iterator<Item = HostPort> {
+    let primaries = || topology.primaries().iter();
+    let gone = primaries().filter(|primary| primary.health == Health::Failed).map(|primary| &primary.address);
+    let replicas = primaries().flat_map(|primary| &primary.replicas).map(|replica| &replica.address);
+    gone.chain(replicas).cloned()
+}
+
+fn no_primary(address: impl ToString, role: &str) -> conn::Error {
+    conn::Error::NotPrimary { side: Side::Source, address: address.to_string(), role: role.to_owned() }
+}
+
 /// A server that is stopped says nothing.
 async fn in_time<T>(
     address: &HostPort,
@@ -198,9 +221,13 @@ async fn in_time<T>(
     timeout(VIEW_MAX, answer).await.unwrap_or_else(|_| Err(late().into()))
 }
 
+/// How far a primary's stream is.
 async fn offset(conn: &mut Conn) -> Result<ReplOffset, conn::Error> {
     let reply = conn.ask(&[&b"INFO"[..], b"replication"]).await?;
     let info = Info::parse(reply.bytes().unwrap_or_default());
+    if let Some(role @ "slave") = info.get("role") {
+        return Err(no_primary(conn.address(), role));
+    }
     Ok(ReplOffset(info.number("master_repl_offset").unwrap_or(0)))
 }
 

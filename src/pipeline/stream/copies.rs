@@ -161,7 +161,7 @@ impl Stream<'_> {
             return Ok(());
         }
         for together in self.askable(wanted) {
-            let (found, offset) = match self.parts.copy_keys.read(&together) {
+            let (found, offset) = match self.parts.copy_keys.read(&together, self.offset) {
                 Err(error) if error.is_redirection() => {
                     self.note_moved(&together)?;
                     continue;
@@ -277,7 +277,7 @@ impl Stream<'_> {
 
     /// The source databases in scope that hold keys now and go to one of `targets`.
     pub(super) fn flowing_into(&mut self, targets: &[u32]) -> Result<Vec<u32>, Error> {
-        let filled = self.parts.copy_keys.databases()?.into_iter();
+        let filled = self.parts.copy_keys.databases(self.offset)?.into_iter();
         let scope = &self.parts.scope;
         let flows = |db: &u32| scope.database_in(*db) && targets.contains(&scope.target_database(*db));
         Ok(filled.filter(flows).collect())
@@ -311,7 +311,7 @@ impl Stream<'_> {
     pub(super) fn copy_database(&mut self, db: u32) -> Result<(), Error> {
         let mut cursor = b"0".to_vec();
         loop {
-            let page = self.parts.copy_keys.scan(db, &mut cursor)?;
+            let page = self.parts.copy_keys.scan(db, &mut cursor, self.offset)?;
             let in_scope = page.into_iter().filter(|key| self.parts.scope.key_in(db, key));
             let keys: Vec<CopyKey> = in_scope.map(|key| CopyKey { db, key }).collect();
             for some in keys.chunks(COPY_KEYS_MAX) {

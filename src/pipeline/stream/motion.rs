@@ -192,7 +192,7 @@ impl Stream<'_> {
 
     /// Copies keys of a slot that has come to rest here.
     fn copy_moved(&mut self, motions: &Motions, part: Part<Slot>, names: &[Name]) -> Result<(), Error> {
-        let answer = match self.parts.copy_keys.read_moved(names) {
+        let answer = match self.parts.copy_keys.read_moved(names, self.whole.0) {
             Err(error @ CopyError::Ended) => {
                 motions.with(|machine| machine.failed(part));
                 return Err(error.into());
@@ -242,7 +242,7 @@ impl Stream<'_> {
     fn list_slots(&mut self, slots: &[Slot]) -> Result<BTreeMap<Slot, (Vec<Name>, ReplOffset)>, Error> {
         let mut listed = BTreeMap::new();
         for slot in slots {
-            listed.insert(*slot, self.parts.copy_keys.list_slot(*slot)?);
+            listed.insert(*slot, self.parts.copy_keys.list_slot(*slot, self.whole.0)?);
         }
         // Keys of the target go by the source databases that may have written them.
         for (db, key) in self.keys_of_slots(slots)? {

@@ -73,6 +73,12 @@ fn lost_backlog_means_a_full_sync_without_leftovers() {
     source.call(&cmd!["APPEND", "bulk:0", "x"]);
     following(&a, &b, "copied again");
     assert!(tool.text().contains("full sync"), "{}", tool.tail());
+    until(HALF_MINUTE, "a status line without the reason for what is done", || {
+        source.call(&cmd!["INCR", "told"]);
+        let text = tool.text();
+        let last = text.lines().rev().find(|line| line.starts_with("following:"));
+        last.is_some_and(|line| !line.contains("full sync"))
+    });
     assert_eq!(full_syncs(&a), 2);
     tool.stop();
     finish(&a, &b, &[]);

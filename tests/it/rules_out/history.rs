@@ -46,6 +46,38 @@ fn answer_of_another_history_is_asked_for_again() {
     });
 }
 
+/// The connection for questions outlives a failover, and leads to what is now a replica of the new primary: one that lags.
+#[test]
+fn answer_of_a_former_primary_that_lags_is_asked_for_again() {
+    needs("answer-not-before-unit", differs!("a", "new", "old"), |out| {
+        let stage = Stage::new("1");
+        let next = Server::with("redis-7.0", &[FAST, &["repl-backlog-size 64mb"]].concat());
+        replicate_natively(&stage.a, &next);
+        let gate = Gate::before(stage.a.port, b"nothing that comes");
+        let mut tool = stage.run_between("sync", gate.port, stage.b.port, &[("KEYFERRY_RULES_OUT", out)], &[]);
+        let (mut former, mut primary, mut target) = (stage.a.client(), next.client(), stage.b.client());
+        former.load(&[cmd!["SET", "tmp:x", "old"], cmd!["RENAME", "tmp:x", "a"]]);
+        until(HALF_MINUTE, "the first copy", || text(&mut target, "a") == "old");
+
+        until_replicated(&stage.a, &next);
+        gate.lead_to(next.port);
+        primary.call(&cmd!["REPLICAOF", "NO", "ONE"]);
+        replicate_natively(&next, &stage.a);
+        // The new primary has no password.
+        former.call(&cmd!["CONFIG", "SET", "masterauth", "wrong"]);
+        until(HALF_MINUTE, "the stream of the new primary", || {
+            primary.call(&cmd!["SET", "passes", 1]);
+            text(&mut target, "passes") == "1"
+        });
+        primary.call(&cmd!["CLIENT", "KILL", "TYPE", "replica"]);
+        until(HALF_MINUTE, "the former primary to lag", || former.info("replication")["master_link_status"] == "down");
+        primary.load(&[cmd!["SET", "tmp:y", "new"], cmd!["RENAME", "tmp:y", "a"], cmd!["SET", "last", 1]]);
+        until(HALF_MINUTE, "the second copy", || text(&mut target, "last") == "1");
+        tool.must_live();
+        ends_equal(&next, &stage.b, tool)
+    });
+}
+
 /// One lane has a unit that lies behind the fork, the other's record lies before it: from there the new primary could go
 /// on, and never take that unit back.
 #[test]

@@ -56,6 +56,7 @@
 //! | distrust lost with another lane count | `lanes::keys_that_cannot_be_trusted_move_…` | `suspects-move` |
 //! | distrust hidden by an old guard | `lanes::guard_of_an_earlier_copy_hides_no_distrust` | `distrust-over-guards` |
 //! | the end didn't wait for keys to be copied again | `lanes::finish_waits_for_keys_…` | `suspects-awaited` |
+//! | a former primary that lags answered for a copy | `history::answer_of_a_former_primary_…` | `answer-not-before-unit` |
 //! | first ACKs a second apart | `history::first_acks_follow_soon_on_each_other` | `first-acks-often` |
 //! | a SELECT that fails inside EXEC | `select_that_fails_inside_exec_is_told_as_such_…` | by hand |
 

@@ -164,9 +164,14 @@ impl Gate {
         self.shut.store(false, Ordering::SeqCst);
     }
 
+    /// New connections go to another server.
+    pub fn lead_to(&self, port: u16) {
+        self.to.store(port, Ordering::SeqCst);
+    }
+
     /// New connections go to another server, and those that stand are cut.
     pub fn turn_to(&self, port: u16) {
-        self.to.store(port, Ordering::SeqCst);
+        self.lead_to(port);
         for stream in self.open.lock().expect("the list of connections").drain(..) {
             let _ = stream.shutdown(Shutdown::Both);
         }

@@ -20,6 +20,9 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// How long a node may take to say what it sees; one that is stopped or cut off says nothing.
 const VIEW_MAX: Duration = Duration::from_secs(1);
 
+/// How long the others may take when one has said what it sees: all were asked at once.
+const LATER_MAX: Duration = Duration::from_millis(200);
+
 /// How many nodes are asked in a look: enough that one that is cut off, and sees an old cluster, is outvoted.
 const VIEWS_MAX: usize = 7;
 
@@ -174,7 +177,10 @@ impl Cluster {
             asking.spawn(async move { cluster.view(address).await });
         }
         let (mut views, mut failed) = (Vec::new(), None);
-        while let Some(view) = asking.join_next().await {
+        loop {
+            // Nodes that say nothing shouldn't hold up those that have heard the others.
+            let wait = if views.is_empty() { VIEW_MAX } else { LATER_MAX };
+            let Ok(Some(view)) = timeout(wait, asking.join_next()).await else { break };
             match view {
                 Ok(Ok(topology)) => views.push(topology),
                 Ok(Err(error)) => _ = failed.get_or_insert(error),

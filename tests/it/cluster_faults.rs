@@ -8,6 +8,7 @@ use crate::server::Paused;
 use crate::shards::load::ClusterLoad;
 use crate::tool::Tool;
 use crate::wait::{HALF_MINUTE, MINUTE, until};
+use std::net::TcpListener;
 
 /// Keys of one slot, and what is done about them on both sides of a move.
 const TORN: usize = 40;
@@ -104,6 +105,39 @@ fn primary_that_hangs_is_left_when_its_replica_takes_over() {
     k.until_ok();
     until_same(&a, &k, TWO_MINUTES, "after it is back", &Rules::following(&a));
     assert_eq!(full_syncs(&a), "1", "{}", tool.tail());
+    tool.stop();
+}
+
+/// What takes connections in a dead node's place says nothing, as where its host is cut off.
+#[test]
+fn node_that_cannot_be_connected_holds_up_no_other() {
+    let partly = ["cluster-require-full-coverage no"];
+    let (a, mut k) = (source("redis-7.0"), Cluster::with("redis-7.0", 3, 1, &partly));
+    let mut tool = sync(&a, &k, &[]);
+    until_following(&k, &mut tool);
+    let (dead, alive) = (0, 1);
+    let tag = (0..).map(|n| format!("{{{n}}}")).find(|tag| k.owner(slot_of(tag.as_bytes())) == alive);
+    let key = tag.expect("every node has slots");
+    // Nobody takes over.
+    let heir = k.replicas_of(dead)[0];
+    k.nodes[heir].pause();
+    k.nodes[dead].kill();
+    let silent = TcpListener::bind(("127.0.0.1", k.nodes[dead].port)).expect("the dead node's port");
+    tool.until_text("target lost", HALF_MINUTE);
+    let (mut source, mut target) = (a.client(), k.nodes[alive].client());
+    for n in 0..200 {
+        source.call(&cmd!["SET", key, n]);
+        let told = Reply::Bytes(n.to_string().into_bytes());
+        until(HALF_MINUTE, "a write on a node that is there", || target.get(&key) == told);
+    }
+    let tried = tool.text().matches("did not answer for").count();
+    assert!(tried < 5, "{tried} times a connection was waited for: {}", tool.tail());
+    drop(silent);
+    k.nodes[heir].resume();
+    k.promote(heir, "TAKEOVER");
+    k.rejoin(dead);
+    k.until_ok();
+    until_same(&a, &k, TWO_MINUTES, "after it is back", &Rules::following(&a));
     tool.stop();
 }
 

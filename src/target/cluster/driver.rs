@@ -5,13 +5,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::poll_fn;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
 use tokio::time::{Interval, MissedTickBehavior, Sleep, interval, sleep, timeout};
 
-use super::connect;
+use super::connect::{self, Connected};
 use super::records::{self, read_floors, read_records, read_states};
 use super::tasks::Work;
 use crate::clock::now_ms;
@@ -25,13 +25,17 @@ use crate::net::cluster::Cluster;
 use crate::net::topology::{Health, Primary, Topology};
 use crate::offset::ReplOffset;
 use crate::slot::{Slot, Slots};
+use crate::target::connect::Identity;
 use crate::target::driver::{OnFault, Plan, RECORD_INTERVAL, SILENCE_MAX, SILENCE_NOTED};
 use crate::target::nodes::Target;
 use crate::target::wire::{READ_BYTES, Tokens, Wire};
 use crate::target::{Error, connect as named};
 
-/// How long connecting to a node may take: the others stand still meanwhile.
+/// How long connecting to a node may take.
 const CONNECT_MAX: Duration = Duration::from_secs(3);
+
+/// How much of that is waited for: what takes longer goes on beside what is sent to the others.
+const CONNECT_SOON: Duration = Duration::from_millis(50);
 
 /// How long to wait at most before a cluster is looked at again that lacks a node: a failover takes a few seconds.
 const WAIT_MAX: Duration = Duration::from_millis(500);
@@ -70,6 +74,33 @@ impl Link {
     }
 }
 
+/// A node that is being connected.
+struct Connecting {
+    id: String,
+    work: Pin<Box<dyn Future<Output = Result<Connected, Error>> + Send>>,
+    done: Option<Result<Connected, Error>>,
+}
+
+impl Connecting {
+    fn to((target, cluster): (&Target, &Cluster), primary: &Primary, identity: &Identity, lanes: usize) -> Self {
+        let (target, cluster, of, identity) = (target.clone(), cluster.clone(), primary.clone(), identity.clone());
+        let work = async move {
+            let connect = connect::connect((&target, &cluster), &of, &identity, lanes);
+            let silent = || Error::Silent { address: of.address.to_string(), seconds: CONNECT_MAX.as_secs() };
+            timeout(CONNECT_MAX, connect).await.unwrap_or_else(|_| Err(silent()))
+        };
+        Connecting { id: primary.id.clone(), work: Box::pin(work), done: None }
+    }
+
+    /// Ready when it is known what came of it.
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if self.done.is_none() {
+            self.done = Some(ready!(self.work.as_mut().poll(cx)));
+        }
+        Poll::Ready(())
+    }
+}
+
 /// Why serving stopped for a moment.
 enum Exit {
     /// Everything was applied and recorded, and no more comes.
@@ -90,6 +121,7 @@ pub struct Driver {
     batches: mpsc::Receiver<Batch>,
     ended: bool,
     links: Vec<Link>,
+    connecting: Vec<Connecting>,
     read_buf: Vec<u8>,
     tokens: Tokens,
     /// Why the status line says that a node is waited for.
@@ -122,6 +154,7 @@ impl Driver {
             batches,
             ended: false,
             links: Vec::new(),
+            connecting: Vec::new(),
             read_buf: vec![0; READ_BYTES],
             tokens,
             silent: false,
@@ -223,6 +256,8 @@ impl Driver {
     async fn settle_now(&mut self) -> Result<(), Error> {
         self.settle_at = None;
         match self.settle().await {
+            // The end of that calls.
+            Ok(None) if !self.connecting.is_empty() => self.settle_at = Some(Instant::now() + CONNECT_MAX),
             Ok(None) => {
                 self.at_peace();
                 if self.machine.needs_settling() {
@@ -257,7 +292,7 @@ impl Driver {
         let node_of = |id: &str| self.links.iter().find(|link| link.id == id).map(|link| link.node);
         let moving = match self.machine.loses_homes(|slot| node_of(&topology.owner(slot)?.id)) {
             // A node that can't be asked may be one that a slot was moving from or to.
-            true if failed.is_some() => return Ok(failed),
+            true if failed.is_some() || !self.connecting.is_empty() => return Ok(failed),
             // Before the records: a move that ends in between took its slot's along.
             true => self.motions(&topology).await?,
             false => Slots::default(),
@@ -278,7 +313,7 @@ impl Driver {
             }
         }
         self.settle_machine(&found).await?;
-        if failed.is_none() {
+        if failed.is_none() && self.connecting.is_empty() {
             self.machine.set_fenced();
             // Only now is what the records say what these servers have. While one is missing its replica may lack more than
             // those of the others.
@@ -326,15 +361,26 @@ impl Driver {
         }
     }
 
-    /// Connects a primary that isn't.
+    /// Connects a primary that isn't, or begins to.
     async fn link(&mut self, primary: &Primary) -> Result<(), Error> {
         if self.links.iter().any(|link| link.id == primary.id) {
             return Ok(());
         }
-        let address = primary.address.to_string();
-        let connect = connect::connect((&self.target, &self.cluster), primary, &self.plan.identity, self.lanes);
-        let connected = timeout(CONNECT_MAX, connect).await;
-        let connected = connected.map_err(|_| Error::Silent { address, seconds: CONNECT_MAX.as_secs() })??;
+        let begun = self.connecting.iter().position(|connecting| connecting.id == primary.id);
+        let mut connecting = match begun {
+            Some(at) => self.connecting.swap_remove(at),
+            None => {
+                let ends = (&self.target, &self.cluster);
+                Connecting::to(ends, primary, &self.plan.identity, self.lanes)
+            }
+        };
+        // Nothing is lost where that is too short.
+        let _ = timeout(CONNECT_SOON, poll_fn(|cx| connecting.poll(cx))).await;
+        let Some(done) = connecting.done.take() else {
+            self.connecting.push(connecting);
+            return Ok(());
+        };
+        let connected = done?;
         self.links.push(Link {
             id: primary.id.clone(),
             node: self.machine.attach(&connected.identity),
@@ -351,6 +397,7 @@ impl Driver {
             self.drop_link(at);
         }
         self.links.iter_mut().for_each(|link| link.see(topology));
+        self.connecting.retain(|connecting| topology.owners().any(|primary| primary.id == connecting.id));
     }
 
     /// The slots that nodes give away or take just now, key by key. Each knows its own only, and one that has taken over
@@ -449,6 +496,9 @@ impl Driver {
         self.machine.set_time(now_ms());
         self.machine.wake();
         if ticks.poll_tick(cx).is_ready() && self.tick() {
+            return Poll::Ready(Ok(Exit::Settle));
+        }
+        if self.connecting.iter_mut().any(|connecting| connecting.poll(cx).is_ready()) {
             return Poll::Ready(Ok(Exit::Settle));
         }
         loop {

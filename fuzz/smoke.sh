@@ -3,7 +3,8 @@
 #
 # usage: fuzz/smoke.sh [SECONDS] [TARGET...]       default: 5 seconds each
 # Longer and with AddressSanitizer: `cargo +nightly fuzz run TARGET` (cargo install cargo-fuzz); on stable `cargo fuzz run -s none TARGET`.
-# A failing input is left in fuzz/artifacts/TARGET; fuzz/seeds/TARGET holds the inputs to start from.
+# A failing input is left in fuzz/artifacts/TARGET; fuzz/seeds/TARGET holds the inputs to start from,
+# most of them recorded from real servers by fuzz/record.py.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 seconds=${1:-5}
@@ -17,10 +18,9 @@ bins=()
 for name in $names; do bins+=(--bin "$name"); done
 cargo build --release --target "$host" "${bins[@]}"
 
-failed=0
-for name in $names; do
+run() {
+  local name=$1 out runs cov seeds=()
   mkdir -p "corpus/$name" "artifacts/$name"
-  seeds=()
   [ -d "seeds/$name" ] && seeds=("seeds/$name")
   if out=$("target/$host/release/$name" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 -max_len=4096 -print_final_stats=1 \
     -artifact_prefix="artifacts/$name/" "corpus/$name" "${seeds[@]}" 2>&1); then
@@ -30,7 +30,23 @@ for name in $names; do
   else
     echo "fuzz $name: FAILED" >&2
     tail -25 <<<"$out" >&2
-    failed=1
+    return 1
   fi
+}
+
+# As many at once as there are processors.
+failed=0
+running=0
+for name in $names; do
+  if [ "$running" -ge "$(nproc)" ]; then
+    wait -n || failed=1
+    running=$((running - 1))
+  fi
+  run "$name" &
+  running=$((running + 1))
+done
+while [ "$running" -gt 0 ]; do
+  wait -n || failed=1
+  running=$((running - 1))
 done
 exit $failed

@@ -5,6 +5,8 @@
 # usage: tests/run.sh
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
+# What is built from nothing isn't built faster by what would make the next build fast.
+[ -e "${CARGO_TARGET_DIR:-target}" ] || export CARGO_INCREMENTAL=0
 export CARGO_TERM_COLOR=${CARGO_TERM_COLOR:-auto} RUST_BACKTRACE=${RUST_BACKTRACE:-1}
 
 step() { printf '\n== %s (%s s)\n' "$1" "$SECONDS"; }
@@ -41,41 +43,36 @@ cargo fmt --check
 step "clippy"
 cargo clippy --locked --all-targets -- -D warnings
 
+# With failpoints everywhere here: one build gives the tests, and the program that some of them end at each of its places, or
+# take its rules out of.
 step "unit, command line and layout tests"
 if have cargo-nextest; then
   profile=default
   [ -z "${CI:-}" ] || profile=ci
-  cargo nextest run --locked --profile "$profile" -E 'not (binary(it) + binary(rdb_live))'
+  cargo nextest run --locked --features failpoints --profile "$profile" -E 'not (binary(it) + test(/^live::/))'
 else
-  cargo test --locked --lib --bins
+  cargo test --locked --features failpoints --lib --bins
   for file in tests/*.rs tests/*/main.rs; do
     name=$(basename "${file%/main.rs}" .rs)
-    case $name in it | rdb_live) ;; *) cargo test --locked --test "$name" ;; esac
+    [ "$name" = it ] || cargo test --locked --features failpoints --test "$name" -- --skip live::
   done
 fi
 
 step "doc tests and examples"
-cargo test --locked --doc
-cargo build --locked --examples
+cargo test --locked --features failpoints --doc
+cargo build --locked --features failpoints --examples
 
-target=${CARGO_TARGET_DIR:-$PWD/target}
-
-step "the program with failpoints, for the tests that end it at each, or take its rules out"
-cargo build --locked --features failpoints --bin keyferry
-export KEYFERRY_FAILPOINT_BIN=$target/failpoints/keyferry
-mkdir -p "$target/failpoints"
-cp "$target/debug/keyferry" "$KEYFERRY_FAILPOINT_BIN"
-
-# Optimised, but without what makes a release slow to build; the tests around it needn't be.
+# As it is released, without failpoints; optimised, but without what makes a release slow to build.
 step "the program for the integration tests"
 cargo build --locked --profile quick --bin keyferry
-export KEYFERRY_BIN=$target/quick/keyferry
+export KEYFERRY_BIN=${CARGO_TARGET_DIR:-$PWD/target}/quick/keyferry
 
 step "integration tests with real servers"
 if have cargo-nextest; then
-  cargo nextest run --locked --profile "$profile" --test-threads 4 -E 'binary(it) + binary(rdb_live)'
+  cargo nextest run --locked --features failpoints --profile "$profile" --test-threads 8 -E 'binary(it) + test(/^live::/)'
 else
-  cargo test --locked --test it --test rdb_live -- --test-threads 4
+  cargo test --locked --features failpoints --test it -- --test-threads 8
+  cargo test --locked --features failpoints --test rdb live::
 fi
 
 step "fuzz smoke"

@@ -1,7 +1,7 @@
 //! keyferry ends at each place that writes a record or moves a position; the next run must go on from what it left.
 //!
-//! The places are compiled into a program of the test's own (feature `failpoints`); `KEYFERRY_FAILPOINT_BIN` names one
-//! that is there already.
+//! The places are compiled into the program that cargo builds with these tests where the feature `failpoints` is on; else
+//! into one of the tests' own. `KEYFERRY_FAILPOINT_ONLY` takes the places whose names hold it.
 
 use crate::compare::{Rules, databases, is_own_record, scan, until_same};
 use crate::load::{Mix, Workload, load_bulk};
@@ -35,63 +35,83 @@ enum Scene {
 
 use Scene::{Again, Finish, First, Lanes, Refused, RollBack, SecondCopy, Unsettle};
 
-/// Places, at which of their passes the process ends, and where they are passed.
-const PLACES: &[(&str, &[u32], Scene)] = &[
-    ("lease-taken", &[1], First),
-    ("first-record", &[1, 3], First),
-    ("copy-end", &[1, 4], First),
-    ("written", &[2, 30], First),
-    ("record-launched", &[1, 3], First),
-    ("record-answered", &[1, 4, 6], First),
-    ("lease-taken", &[1], Again),
-    ("written", &[1, 9, 60], Again),
-    ("flush-launched", &[1, 20], Again),
-    ("flush-answered", &[1, 20], Again),
-    ("joint-launched", &[1, 7, 40], Again),
-    ("joint-answered", &[1, 7, 40], Again),
-    ("guard-stored", &[1, 9], Again),
-    ("guards-dropped", &[1], Again),
-    ("scope-removed", &[1], Again),
-    ("lease-given-back", &[1], Finish),
-    ("lanes-to-change", &[1], Lanes),
-    ("lanes-sent", &[1], Lanes),
-    ("lanes-changed", &[1], Lanes),
-    ("settle-sent", &[1, 2], Finish),
-    ("settle-batch", &[1, 2], Finish),
-    ("settle-marker", &[1], Finish),
-    ("records-to-remove", &[1], Finish),
-    ("records-removed", &[1], Finish),
-    ("settle-sent", &[1], Unsettle),
-    ("settle-batch", &[1], Unsettle),
-    ("unsettled", &[1], Unsettle),
-    ("rewind", &[1], RollBack),
-    ("lease-taken-back", &[1], RollBack),
-    ("leftovers-removed", &[1], SecondCopy),
-    ("suspect-noted", &[1], Refused("recopy")),
-    ("suspect-noted", &[1], Refused("stop")),
-    ("stopped-noted", &[1], Refused("stop")),
-];
+/// Places, and at which of their passes the process ends.
+type Places = &'static [(&'static str, &'static [u32])];
 
 #[test]
-fn killed_at_every_place_the_next_run_ends_equal() {
+fn killed_at_every_place_of_a_first_run_the_next_ends_equal() {
+    killed_at_each(
+        First,
+        &[
+            ("lease-taken", &[1]),
+            ("first-record", &[1, 3]),
+            ("copy-end", &[1, 4]),
+            ("written", &[2, 30]),
+            ("record-launched", &[1, 3]),
+            ("record-answered", &[1, 4, 6]),
+        ],
+    );
+}
+
+#[test]
+fn killed_at_every_place_of_a_flush_the_next_run_ends_equal() {
+    killed_at_each(
+        Again,
+        &[("lease-taken", &[1]), ("written", &[1, 9, 60]), ("flush-launched", &[1, 20]), ("flush-answered", &[1, 20])],
+    );
+}
+
+#[test]
+fn killed_at_every_place_of_a_joint_flush_the_next_run_ends_equal() {
+    killed_at_each(Again, &[("joint-launched", &[1, 7, 40]), ("joint-answered", &[1, 7, 40])]);
+}
+
+#[test]
+fn killed_at_every_place_of_guards_and_lanes_the_next_run_ends_equal() {
+    killed_at_each(Again, &[("guard-stored", &[1, 9]), ("guards-dropped", &[1]), ("scope-removed", &[1])]);
+    killed_at_each(Lanes, &[("lanes-to-change", &[1]), ("lanes-sent", &[1]), ("lanes-changed", &[1])]);
+}
+
+#[test]
+fn killed_at_every_place_of_the_end_the_next_run_ends_equal() {
+    killed_at_each(
+        Finish,
+        &[
+            ("lease-given-back", &[1]),
+            ("settle-sent", &[1, 2]),
+            ("settle-batch", &[1, 2]),
+            ("settle-marker", &[1]),
+            ("records-to-remove", &[1]),
+            ("records-removed", &[1]),
+        ],
+    );
+    killed_at_each(Unsettle, &[("settle-sent", &[1]), ("settle-batch", &[1]), ("unsettled", &[1])]);
+}
+
+#[test]
+fn killed_at_every_place_of_a_way_back_the_next_run_ends_equal() {
+    killed_at_each(RollBack, &[("rewind", &[1]), ("lease-taken-back", &[1])]);
+    killed_at_each(SecondCopy, &[("leftovers-removed", &[1])]);
+    killed_at_each(Refused("recopy"), &[("suspect-noted", &[1])]);
+    killed_at_each(Refused("stop"), &[("suspect-noted", &[1]), ("stopped-noted", &[1])]);
+}
+
+fn killed_at_each(scene: Scene, places: Places) {
     let only = std::env::var("KEYFERRY_FAILPOINT_ONLY").unwrap_or_default();
-    let mut count = 0;
-    for (name, passes, scene) in PLACES.iter().filter(|(name, ..)| name.contains(&only)) {
+    for (name, passes) in places.iter().filter(|(name, _)| name.contains(&only)) {
         for n in *passes {
             println!("{name}:{n} {scene:?}");
-            killed_at(name, *n, *scene);
-            count += 1;
+            killed_at(name, *n, scene);
         }
     }
-    println!("{count} deaths at {} places", PLACES.len());
 }
 
 /// The program that has the places, and whose rules can be taken out.
 pub fn program() -> &'static Path {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
     PROGRAM.get_or_init(|| {
-        if let Some(path) = std::env::var_os("KEYFERRY_FAILPOINT_BIN") {
-            return path.into();
+        if cfg!(feature = "failpoints") {
+            return env!("CARGO_BIN_EXE_keyferry").into();
         }
         let root = Path::new(env!("CARGO_MANIFEST_DIR"));
         let target = root.join("target/failpoints");

@@ -187,40 +187,57 @@ fn settled_times_are_exact_and_foreign_keys_untouched() {
 }
 
 #[test]
-fn settling_cut_at_any_batch_goes_on_or_back_exactly() {
-    for name in ALL {
-        let server = Server::start(name);
-        fill(&server, 4500);
-        let late = snapshot(&server);
-        let settled = earlier(late.clone(), GRACE_MS);
-        let mut cuts = 0;
-        for batches in 1.. {
-            let mut whole = 0;
-            for cut in [Cut::BeforeExec, Cut::AfterExec] {
-                // One run is cut, one goes on behind it.
-                let proxy = Proxy::start(server.port, cut, batches);
-                whole += usize::from(Job::at(proxy.port).settle().is_ok());
-                Job::at(server.port).settle().expect("it goes on");
-                must_be(&server, &settled, "gone on");
-                // Taking back is cut; then settling is, and is taken back.
-                let proxy = Proxy::start(server.port, cut, batches);
-                let _ = Job::at(proxy.port).unsettle();
-                Job::at(server.port).unsettle().expect("it is taken back");
-                must_be(&server, &late, "taken back");
-                let proxy = Proxy::start(server.port, cut, batches);
-                let _ = Job::at(proxy.port).settle();
-                let proxy = Proxy::start(server.port, cut, batches);
-                let _ = Job::at(proxy.port).unsettle();
-                Job::at(server.port).unsettle().expect("it is taken back");
-                must_be(&server, &late, "broken off and taken back");
-                cuts += 1;
-            }
-            if whole == 2 {
-                break;
-            }
+fn settling_cut_at_any_batch_on_redis_6_0_goes_on_or_back_exactly() {
+    goes_on_or_back_exactly_from_any_batch("redis-6.0");
+}
+
+#[test]
+fn settling_cut_at_any_batch_on_redis_7_0_goes_on_or_back_exactly() {
+    goes_on_or_back_exactly_from_any_batch("redis-7.0");
+}
+
+#[test]
+fn settling_cut_at_any_batch_on_redis_8_0_goes_on_or_back_exactly() {
+    goes_on_or_back_exactly_from_any_batch("redis-8.0");
+}
+
+#[test]
+fn settling_cut_at_any_batch_on_valkey_9_1_goes_on_or_back_exactly() {
+    goes_on_or_back_exactly_from_any_batch("valkey-9.1");
+}
+
+fn goes_on_or_back_exactly_from_any_batch(name: &str) {
+    let server = Server::start(name);
+    fill(&server, 4500);
+    let late = snapshot(&server);
+    let settled = earlier(late.clone(), GRACE_MS);
+    let mut cuts = 0;
+    for batches in 1.. {
+        let mut whole = 0;
+        for cut in [Cut::BeforeExec, Cut::AfterExec] {
+            // One run is cut, one goes on behind it.
+            let proxy = Proxy::start(server.port, cut, batches);
+            whole += usize::from(Job::at(proxy.port).settle().is_ok());
+            Job::at(server.port).settle().expect("it goes on");
+            must_be(&server, &settled, "gone on");
+            // Taking back is cut; then settling is, and is taken back.
+            let proxy = Proxy::start(server.port, cut, batches);
+            let _ = Job::at(proxy.port).unsettle();
+            Job::at(server.port).unsettle().expect("it is taken back");
+            must_be(&server, &late, "taken back");
+            let proxy = Proxy::start(server.port, cut, batches);
+            let _ = Job::at(proxy.port).settle();
+            let proxy = Proxy::start(server.port, cut, batches);
+            let _ = Job::at(proxy.port).unsettle();
+            Job::at(server.port).unsettle().expect("it is taken back");
+            must_be(&server, &late, "broken off and taken back");
+            cuts += 1;
         }
-        assert!(cuts >= 8, "only {cuts} cuts");
+        if whole == 2 {
+            break;
+        }
     }
+    assert!(cuts >= 8, "only {cuts} cuts");
 }
 
 #[test]

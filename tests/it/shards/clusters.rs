@@ -1,7 +1,7 @@
 //! A cluster into a cluster, whose slots move on both sides.
 
 use super::load::{ClusterLoad, TAGS};
-use super::motion::{Way, move_slot, slot_of_tag};
+use super::motion::{Way, move_slot, rounds, slot_of_tag};
 use super::{JOB, fill, full_syncs};
 use crate::client::Reply;
 use crate::cluster::{Cluster, ClusterClient, slot_of};
@@ -28,11 +28,6 @@ fn own(target: &mut ClusterClient, slot: u16, name: &str) -> String {
         Reply::Nil => String::new(),
         reply => reply.text(),
     }
-}
-
-/// Rounds of moves; `KEYFERRY_MOVES` for more.
-fn rounds() -> usize {
-    std::env::var("KEYFERRY_MOVES").ok().and_then(|n| n.parse().ok()).unwrap_or(1)
 }
 
 /// Waits until the records of all the load's slots say that their copy is whole.
@@ -71,7 +66,7 @@ fn slots_move_in_every_way_into_a_cluster_through_kills_of_keyferry() {
         until_following(&k, &mut tool);
         while a.move_keys(half, from, to, 100) > 0 {}
         a.end_move(half, from, to);
-        for round in 0..rounds() {
+        for round in 0..rounds(1) {
             for tag in 0..TAGS {
                 let slot = slot_of_tag(tag);
                 a.until_ok();
@@ -116,7 +111,7 @@ fn slots_of_both_sides_move_while_a_target_primary_fails() {
         let load = ClusterLoad::start(&a, 1500);
         let mut tool = sync(&a, &k);
         until_following(&k, &mut tool);
-        for round in 0..rounds() {
+        for round in 0..rounds(1) {
             for tag in 0..12 {
                 let slot = slot_of_tag(tag);
                 a.until_ok();

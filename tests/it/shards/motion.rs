@@ -39,6 +39,11 @@ pub fn until_at_rest(target: &Server) {
     });
 }
 
+/// Rounds of moves; `KEYFERRY_MOVES` for more.
+pub fn rounds(default: usize) -> usize {
+    std::env::var("KEYFERRY_MOVES").ok().and_then(|n| n.parse().ok()).unwrap_or(default)
+}
+
 /// How a slot goes to another primary.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Way {
@@ -81,7 +86,7 @@ fn slots_move_under_load_in_every_way() {
         while a.move_keys(half, from, to, 100) > 0 {}
         a.end_move(half, from, to);
         let mut moved = 1;
-        for round in 0..3 {
+        for round in 0..rounds(2) {
             for tag in 0..TAGS {
                 let slot = slot_of_tag(tag);
                 let before = a.owner(slot);
@@ -167,7 +172,7 @@ fn kills_of_keyferry_in_the_middle_of_moves_lose_nothing() {
         let load = ClusterLoad::start(&a, 2000);
         let mut tool = sync(&a, &b, &[]);
         until_following(&b, &[0, 1, 2]);
-        for round in 0..4 {
+        for round in 0..rounds(2) {
             for tag in 0..8 {
                 let slot = slot_of_tag(tag + 8 * (round % 3));
                 a.until_ok();

@@ -55,7 +55,7 @@ fn run(scenario: &Scenario, rules: SlotRules, around: Around) -> Result<(), Stri
 #[test]
 fn delivery_to_a_cluster_under_an_adversary_ends_equal_to_the_source() {
     quietly();
-    let (first, cases) = (number("KEYFERRY_PROOF_SEED", 0), number("KEYFERRY_PROOF_CASES", 1000));
+    let (first, cases) = (number("KEYFERRY_PROOF_SEED", 0), number("KEYFERRY_PROOF_CASES", 600));
     for seed in first..first + cases {
         let run = |scenario: &Scenario| run(scenario, SlotRules::default(), Around::default());
         if let Some((scenario, why)) = try_seed(seed, any_scenario(), run) {

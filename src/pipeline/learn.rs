@@ -56,7 +56,8 @@ impl Learner {
     /// # Errors
     /// When the target can't be asked.
     pub fn has_database(&mut self, db: u32) -> Result<bool, AskError> {
-        if self.databases.contains(&db) {
+        // Every server has database 0: it needn't be there to be asked.
+        if db == 0 || self.databases.contains(&db) {
             return Ok(true);
         }
         let reply = self.ask(async |conn| conn.call(&[b"SELECT", db.to_string().as_bytes()]).await)?;

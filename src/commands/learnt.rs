@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 
+use super::modules::{correct, lack};
 use super::{Group, KeyRule, Replay, Role, Shape, Spec};
 use crate::args::Args;
 
@@ -63,6 +64,18 @@ impl Learnt {
     /// # Errors
     /// When its keys can't be told from what `info` says.
     pub fn learn(&mut self, info: CommandInfo<'_>) -> Result<(), LearntError> {
+        self.add(info, |_| {})
+    }
+
+    /// Adds a command that the source has told of: the target doesn't have it.
+    ///
+    /// # Errors
+    /// As for [`Learnt::learn`].
+    pub fn learn_lacking(&mut self, info: CommandInfo<'_>) -> Result<(), LearntError> {
+        self.add(info, lack)
+    }
+
+    fn add(&mut self, info: CommandInfo<'_>, then: impl FnOnce(&mut Spec)) -> Result<(), LearntError> {
         let name = info.name.to_ascii_uppercase();
         if self.specs.len() >= LEARNT_MAX && !self.specs.contains_key(name.as_bytes()) {
             return Err(LearntError::TooMany);
@@ -73,6 +86,8 @@ impl Learnt {
             (spec.group, spec.shape) = (Group::None, Shape::Global);
         }
         spec.name = Cow::Owned(name.clone());
+        correct(&mut spec);
+        then(&mut spec);
         self.specs.insert(name.into_bytes(), spec);
         Ok(())
     }
@@ -108,7 +123,7 @@ fn key_rule(info: CommandInfo<'_>) -> Result<KeyRule, LearntError> {
 mod tests {
     use super::*;
     use crate::args::OwnedArgs;
-    use crate::commands::{SmallKeys, keys};
+    use crate::commands::{Rewrite, SmallKeys, keys};
 
     const MADD: CommandInfo<'static> = CommandInfo {
         name: "ts.madd",
@@ -135,6 +150,47 @@ mod tests {
         assert_eq!(key_indices(&learnt, &words), Some(vec![1, 4]));
         assert_eq!(key_indices(&learnt, &["TS.MADD"]), None, "it has at least one key");
         assert_eq!(key_indices(&learnt, &["TS.ADD", "a"]), None);
+    }
+
+    #[test]
+    fn learnt_keys_are_those_that_modules_dont_tell() {
+        let one = CommandInfo { last_key: 1, step: 1, ..MADD };
+        let mut learnt = Learnt::new();
+        for name in ["ts.createrule", "cms.merge", "ft._createifnx", "ft.sugadd"] {
+            assert_eq!(learnt.learn(CommandInfo { name, ..one }), Ok(()));
+        }
+        let told = |words: &[&str]| key_indices(&learnt, words);
+        assert_eq!(told(&["TS.CREATERULE", "a", "b", "AGGREGATION", "avg", "10"]), Some(vec![1, 2]));
+        assert_eq!(told(&["CMS.MERGE", "a", "2", "b", "c", "WEIGHTS", "1", "1"]), Some(vec![1, 3, 4]));
+        assert_eq!(told(&["FT._CREATEIFNX", "idx", "SCHEMA"]), Some(vec![]));
+        assert_eq!(told(&["FT.SUGADD", "k", "x", "1"]), Some(vec![1]));
+    }
+
+    #[test]
+    fn learnt_commands_that_each_server_runs_its_own_way_are_copied() {
+        let one = CommandInfo { last_key: 1, step: 1, ..MADD };
+        let mut learnt = Learnt::new();
+        for name in ["ts.incrby", "topk.add"] {
+            assert_eq!(learnt.learn(CommandInfo { name, ..one }), Ok(()));
+        }
+        assert_eq!(learnt.learn_lacking(CommandInfo { name: "bf.add", ..one }), Ok(()));
+        let caps = crate::commands::TargetCaps {
+            valkey: false,
+            version: (7, 4, 0),
+            expiry_late_ms: 0,
+            finds_places_alike: true,
+            lacking: crate::commands::Lacking::default(),
+        };
+        let said = |words: &[&str]| {
+            let command = OwnedArgs::new(words);
+            let spec = learnt.lookup(command.args()).expect("a row");
+            crate::commands::normalise(command.args(), spec, 0, &caps).expect("a good command")
+        };
+        assert_eq!(said(&["ts.incrby", "k", "3"]), Rewrite::CopyKeys);
+        assert_eq!(said(&["ts.incrby", "k", "3", "timestamp", "*"]), Rewrite::CopyKeys);
+        assert_eq!(said(&["ts.incrby", "k", "3", "TIMESTAMP", "5", "LABELS", "a", "b"]), Rewrite::AsIs);
+        assert_eq!(said(&["TOPK.ADD", "k", "a"]), Rewrite::CopyKeys);
+        assert_eq!(said(&["BF.ADD", "k", "a"]), Rewrite::NoModule);
     }
 
     #[test]

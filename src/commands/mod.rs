@@ -22,6 +22,7 @@ mod cut;
 mod judge;
 mod keys;
 mod learnt;
+mod modules;
 mod parse;
 mod replay;
 mod rewrite;

@@ -1,6 +1,9 @@
 //! What INFO says of a server.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
+
+/// What stands before a module's name in its field here.
+const MODULE: &str = "module ";
 
 /// The fields of an INFO answer.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -10,7 +13,24 @@ impl Info {
     pub fn parse(text: &[u8]) -> Self {
         let text = String::from_utf8_lossy(text);
         let fields = text.lines().filter(|l| !l.starts_with('#')).filter_map(|l| l.split_once(':'));
-        Info(fields.map(|(k, v)| (k.to_owned(), v.trim_end().to_owned())).collect())
+        // One line for each module, all of one name.
+        let name = |k: &str, v: &str| match v.strip_prefix("name=").and_then(|v| v.split(',').next()) {
+            Some(module) if k == "module" => format!("{MODULE}{module}"),
+            _ => k.to_owned(),
+        };
+        Info(fields.map(|(k, v)| (name(k, v), v.trim_end().to_owned())).collect())
+    }
+
+    /// The modules that are loaded, with their versions (told since 6.0, see [`Info::add_module`]).
+    pub fn modules(&self) -> BTreeMap<String, u64> {
+        let version = |line: &str| line.split(',').find_map(|word| word.strip_prefix("ver="))?.parse().ok();
+        let modules = self.0.iter().filter_map(|(field, line)| Some((field.strip_prefix(MODULE)?, line)));
+        modules.map(|(name, line)| (name.to_owned(), version(line).unwrap_or(0))).collect()
+    }
+
+    /// Adds a module that another question told of.
+    pub fn add_module(&mut self, name: &str, version: i64) {
+        self.0.insert(format!("{MODULE}{name}"), format!("name={name},ver={version}"));
     }
 
     pub fn get(&self, field: &str) -> Option<&str> {
@@ -94,6 +114,15 @@ fn is_replica(field: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn info_names_every_module_with_its_version() {
+        let mut info = Info::parse(b"# Modules\r\nmodule:name=bf,ver=20802,api=1\r\nmodule:name=ReJSON,ver=x\r\n");
+        info.add_module("graph", 7);
+        let expected = [("ReJSON", 0), ("bf", 20802), ("graph", 7)].map(|(name, ver)| (name.to_owned(), ver));
+        assert_eq!(info.modules(), expected.into());
+        assert!(Info::parse(b"module_fork_in_progress:0\r\n").modules().is_empty());
+    }
 
     #[test]
     fn info_of_a_valkey_tells_its_own_version_and_keys() {

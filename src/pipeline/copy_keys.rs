@@ -14,6 +14,7 @@ use crate::delivery::refusal;
 use crate::net::backoff::Backoff;
 use crate::net::conn;
 use crate::offset::{ReplId, ReplOffset};
+use crate::resp::reply::Reply;
 use crate::slot::Slot;
 use crate::source::side::{Found, Position, Side, position};
 
@@ -205,6 +206,17 @@ impl CopyKeys {
         self.guards.keys.extend(keys.iter().map(|key| (key.clone(), offset)));
         self.suspects.retain(|key| !keys.contains(key));
         Ok((found, offset))
+    }
+
+    /// What the source says of a command; `None` where it may not be asked.
+    ///
+    /// # Errors
+    /// When it can't be reached.
+    pub fn command_info(&mut self, name: &[u8]) -> Result<Option<Reply>, CopyError> {
+        match self.retrying(async |side: &mut Side| side.ask(&[&b"COMMAND"[..], b"INFO", name]).await) {
+            Err(CopyError::Net(conn::Error::Refused { .. })) => Ok(None),
+            answer => answer.map(Some),
+        }
     }
 
     /// Reads keys of a slot that was in motion: who asks remembers where they stand. `None` if they are elsewhere.

@@ -9,6 +9,7 @@ use tokio::sync::mpsc;
 use super::copy_keys::{CopyError, CopyKeys};
 use super::feed::Feed;
 use super::learn::{AskError, Learner};
+use super::modules::{self, Modules};
 use super::motion::Motions;
 use super::past::PastLanes;
 use super::prepare::SourcesOf;
@@ -22,7 +23,9 @@ use crate::delivery::unit::{Batch, Task};
 use crate::filter::{Scope, TypeName};
 use crate::journal::{self, Journal, Read};
 use crate::offset::ReplOffset;
-use crate::rdb::{self, Decoder, Event, Key, KeyHead, Limits, RawValue, Rewriter, Unsupported, opcode};
+use crate::rdb::{
+    self, Decoder, Event, Key, KeyHead, Limits, ModuleType, RawValue, Rewriter, Skipped, Unsupported, opcode,
+};
 use crate::repl::resync::Framing;
 use crate::resp::{self, encode};
 use crate::route::{Router, UnitBuilder};
@@ -61,6 +64,10 @@ pub enum Error {
     UnknownCommand { command: String, db: u32, offset: ReplOffset },
     #[error("the source streams {command}, which keyferry can't route (database {db}, offset {offset}): {error}")]
     Learnt { command: String, db: u32, offset: ReplOffset, error: LearntError },
+    #[error(
+        "the target has no module that knows {command}, which the source streams (key {key:?}, database {db}, offset {offset})"
+    )]
+    NoModule { command: String, db: u32, key: String, offset: ReplOffset },
     #[error(
         "{command} may change keys that it doesn't name, so what of it is in scope can't be told (database {db}, offset {offset})"
     )]
@@ -102,6 +109,7 @@ impl Error {
             | Error::Stream { .. }
             | Error::Command { .. }
             | Error::UnknownCommand { .. }
+            | Error::NoModule { .. }
             | Error::Learnt { .. }
             | Error::OutOfScope { .. }
             | Error::CannotSend { .. }
@@ -119,6 +127,11 @@ impl Error {
             | Error::OverSlots { command, .. } => {
                 format!("leave it out with --not-command {}", command.to_ascii_lowercase().replace(' ', "|"))
             }
+            Error::NoModule { command, .. } => format!(
+                "load the module there and go on with the same command, or leave the command out with --not-command {}, \
+                 such keys with --not-key, or what can't be applied with --on-error skip",
+                command.to_ascii_lowercase()
+            ),
             Error::NoDatabase { .. } => {
                 "raise `databases` in the target's configuration, leave the database out with --db, or map it with \
                  --db-map; then go on with the same command"
@@ -184,6 +197,7 @@ pub struct Parts {
     /// What the target holds when an earlier process was there before.
     pub standing: Standing,
     pub learner: Learner,
+    pub modules: Modules,
     /// What is written to slots in motion where the target is a cluster.
     pub past: Option<PastLanes>,
 }
@@ -194,13 +208,19 @@ impl Parts {
         slots_now(self.motions.as_deref(), self.number, self.slots.as_ref())
     }
 
-    /// Whether the target has values of this type; a module's may be refused all the same.
+    /// Whether the target has values of this type; one of a module may refuse them all the same.
     ///
     /// # Errors
     /// What it lacks.
     pub fn holds(&self, value: &RawValue<'_>) -> Result<(), value::Error> {
         let name = type_of(value);
-        if self.caps.holds(name) { Ok(()) } else { Err(Unsupported::Type(name.as_str()).into()) }
+        if !self.caps.holds(name) {
+            return Err(Unsupported::Type(name.as_str()).into());
+        }
+        match ModuleType::of_value(value.value_type, value.bytes) {
+            Some(of) if name == TypeName::Module => Ok(self.modules.hold(of)?),
+            _ => Ok(()),
+        }
     }
 
     /// Counts what `--lossy` left out of a value, and tells of the first of its kind.
@@ -242,8 +262,20 @@ pub struct Snapshot<'a> {
     copied: HashSet<u64>,
     counts: Counts,
     big: Option<Big>,
+    /// A large value of a module is read whole.
+    is_buffered: bool,
     gathered: Gathered,
 }
+
+/// How a large value is read.
+enum Taken {
+    Not,
+    InPieces,
+    Whole,
+}
+
+/// The largest argument of a command (`proto-max-bulk-len`) with room for what RESTORE needs beside the value.
+const RESTORED_BYTES_MAX: u64 = (512 << 20) - 1024;
 
 /// A large value that comes in pieces.
 struct Big {
@@ -277,6 +309,7 @@ impl<'a> Snapshot<'a> {
             copied: HashSet::new(),
             counts: Counts::default(),
             big: None,
+            is_buffered: false,
             gathered: Gathered::default(),
         })
     }
@@ -293,8 +326,9 @@ impl<'a> Snapshot<'a> {
                 Some(Event::End { .. }) => break,
                 Some(Event::Key(key)) => self.key(&key)?,
                 Some(Event::BigKey(head)) => match self.big_key(&head)? {
-                    true => decoder.stream_value()?,
-                    false => decoder.skip_value(),
+                    Taken::InPieces => decoder.stream_value()?,
+                    Taken::Whole => decoder.buffer_value(RESTORED_BYTES_MAX),
+                    Taken::Not => decoder.skip_value(),
                 },
                 Some(event) => self.other(event)?,
             }
@@ -361,7 +395,8 @@ impl<'a> Snapshot<'a> {
     /// Takes a key whose value is here whole.
     fn key(&mut self, key: &Key<'_>) -> Result<(), Error> {
         let name = type_of(&key.value);
-        if !self.in_scope(key.name, name) {
+        self.is_buffered = false;
+        if !self.in_scope(key.name, Some(name)) {
             self.counts.filtered += 1;
             return Ok(());
         }
@@ -384,7 +419,8 @@ impl<'a> Snapshot<'a> {
         Ok(())
     }
 
-    fn in_scope(&self, name: &[u8], type_name: TypeName) -> bool {
+    /// `type_name`: `None` while it isn't known.
+    fn in_scope(&self, name: &[u8], type_name: Option<TypeName>) -> bool {
         let scope = &self.parts.scope;
         // Keys of a slot that moves are copied when it has come to rest, from wherever that is.
         let feeds = |motions: &Arc<Motions>| motions.feeds(self.parts.number, Slot::of(name));
@@ -392,7 +428,7 @@ impl<'a> Snapshot<'a> {
             return false;
         }
         scope.is_whole() && !is_own_key(name)
-            || scope.key_in(self.db, name) && scope.type_in(type_name) && !is_own_key(name)
+            || scope.key_in(self.db, name) && type_name.is_none_or(|name| scope.type_in(name)) && !is_own_key(name)
     }
 
     fn is_kept(&self, db: u32, name: &[u8]) -> bool {
@@ -420,16 +456,19 @@ impl<'a> Snapshot<'a> {
         }
     }
 
-    /// Takes a key whose value is too large to hold; true if it is wanted.
-    fn big_key(&mut self, head: &KeyHead<'_>) -> Result<bool, Error> {
+    /// Takes a key whose value is too large to be held, if it is wanted.
+    fn big_key(&mut self, head: &KeyHead<'_>) -> Result<Taken, Error> {
         let type_name = type_by_number(head.value_type);
+        if head.value_type == opcode::MODULE_2 {
+            return self.big_module_key(head.name);
+        }
         let db = self.parts.scope.target_database(self.db);
-        if !self.in_scope(head.name, type_name) {
+        if !self.in_scope(head.name, Some(type_name)) {
             self.counts.filtered += 1;
-            return Ok(false);
+            return Ok(Taken::Not);
         }
         if self.is_kept(db, head.name) {
-            return Ok(false);
+            return Ok(Taken::Not);
         }
         let held = match self.parts.caps.holds(type_name) {
             true => self.parts.writer.meta_lost(head.meta),
@@ -437,7 +476,7 @@ impl<'a> Snapshot<'a> {
         };
         match held {
             Ok(lost) => self.parts.lost(lost, (self.db, head.name)),
-            Err(problem) => return self.cannot_take(head.name, problem.into()).map(|()| false),
+            Err(problem) => return self.cannot_take(head.name, problem.into()).map(|()| Taken::Not),
         }
         self.count(db, head.name, type_name, head.expires_at_ms);
         self.big = Some(Big {
@@ -446,7 +485,20 @@ impl<'a> Snapshot<'a> {
             db,
             key: head.name.to_vec(),
         });
-        Ok(true)
+        Ok(Taken::InPieces)
+    }
+
+    /// Takes a value that only its module understands: it has no pieces, and its type is known when it's here.
+    fn big_module_key(&mut self, name: &[u8]) -> Result<Taken, Error> {
+        if !self.in_scope(name, None) {
+            self.counts.filtered += 1;
+            return Ok(Taken::Not);
+        }
+        if std::mem::replace(&mut self.is_buffered, true) {
+            self.is_buffered = false;
+            return self.cannot_take(name, Unsupported::Opaque("large module").into()).map(|()| Taken::Not);
+        }
+        Ok(Taken::Whole)
     }
 
     /// Says that the target can't hold a value; only with `--on-error skip` or `recopy` it is left out.
@@ -476,6 +528,9 @@ impl<'a> Snapshot<'a> {
                     self.parts.lost(big.rewriter.lost(), (self.db, &big.key));
                     self.parts.shard.copied.keys_done.add(1);
                 }
+            }
+            Event::Skipped(Skipped::ModuleAux { module_id, bytes }) => {
+                modules::leave_out_data(&self.parts.status, ModuleType(module_id), bytes);
             }
             Event::FunctionPreGa { name, .. } => {
                 tracing::warn!(function = escape_key(&name), "a function of a release candidate is left out");

@@ -9,6 +9,7 @@ use tokio::task::JoinHandle;
 use super::decode;
 use super::feed::{Feed, Rewind};
 use super::key_hash;
+use super::learn::{self, SharedLearnt};
 use super::motion::Motions;
 use super::prepare::{Plan, SourcesOf};
 use super::session::FULL_SYNC;
@@ -124,6 +125,8 @@ pub struct Progress {
     pub sources_of: SourcesOf,
     /// Slots that move between shards, and this shard's number.
     pub motions: Option<(Arc<Motions>, u32)>,
+    /// Commands that the table lacks.
+    pub learnt: SharedLearnt,
     /// The run ids of the servers whose records are told of.
     pub servers: Mutex<Vec<String>>,
 }
@@ -177,7 +180,9 @@ impl driver::Progress for Arc<Progress> {
             return Vec::new();
         };
         let args = parser.args(command);
-        let known = commands::lookup(args).is_some_and(|spec| commands::keys(spec, args, &mut keys).is_ok());
+        let learnt = learn::lock(&self.learnt);
+        let spec = commands::lookup(args).or_else(|| learnt.lookup(args));
+        let known = spec.is_some_and(|spec| commands::keys(spec, args, &mut keys).is_ok());
         let written = keys.iter().filter(|key| known && key.role.writes());
         let with_db = written.flat_map(|key| {
             let name = args.get(key.index).unwrap_or_default().to_vec();

@@ -1,6 +1,7 @@
 //! Commands that the table lacks, learnt from the target.
 
 use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::ask::Asking;
@@ -36,18 +37,25 @@ pub enum Answer {
     Opaque(LearntError),
 }
 
+/// What was learnt, also for who delivers it.
+pub type SharedLearnt = Arc<Mutex<Learnt>>;
+
+pub fn lock(learnt: &SharedLearnt) -> MutexGuard<'_, Learnt> {
+    learnt.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// Asks the target for commands, each once.
 pub struct Learner {
     target: Target,
     asking: Asking,
-    learnt: Learnt,
+    learnt: SharedLearnt,
     /// Databases that the target has.
     databases: BTreeSet<u32>,
 }
 
 impl Learner {
-    pub fn new(target: Target, asking: Asking) -> Self {
-        Learner { target, asking, learnt: Learnt::new(), databases: BTreeSet::new() }
+    pub fn new(target: Target, asking: Asking, learnt: SharedLearnt) -> Self {
+        Learner { target, asking, learnt, databases: BTreeSet::new() }
     }
 
     /// Whether the target has a database, which is asked once: in a transaction a SELECT that fails would leave what
@@ -132,18 +140,33 @@ impl Learner {
     /// # Errors
     /// When the target can't be asked.
     pub fn spec(&mut self, args: Args<'_>) -> Result<Answer, AskError> {
-        if let Some(spec) = self.learnt.lookup(args) {
-            return Ok(Answer::Known(spec.clone()));
+        if let Some(spec) = lock(&self.learnt).lookup(args).cloned() {
+            return Ok(Answer::Known(spec));
         }
         let name = args.get(0).unwrap_or_default();
         let reply = self.ask(async |conn| conn.ask(&[&b"COMMAND"[..], b"INFO", name]).await)?;
+        Ok(self.learn(args, &reply, Learnt::learn))
+    }
+
+    /// The same of a command that the target doesn't have, by the source's answer to COMMAND INFO.
+    pub fn spec_of_lacking(&mut self, args: Args<'_>, reply: &Reply) -> Answer {
+        self.learn(args, reply, Learnt::learn_lacking)
+    }
+
+    fn learn(
+        &mut self,
+        args: Args<'_>,
+        reply: &Reply,
+        learn: impl FnOnce(&mut Learnt, CommandInfo<'_>) -> Result<(), LearntError>,
+    ) -> Answer {
         let row = reply.array().and_then(<[Reply]>::first).and_then(Reply::array);
-        let Some(row) = row else { return Ok(Answer::Unknown) };
-        let name = String::from_utf8_lossy(name).into_owned();
-        if let Err(error) = self.learnt.learn(command_info(&name, row)) {
-            return Ok(Answer::Opaque(error));
+        let Some(row) = row else { return Answer::Unknown };
+        let name = String::from_utf8_lossy(args.get(0).unwrap_or_default()).into_owned();
+        let mut learnt = lock(&self.learnt);
+        match learn(&mut learnt, command_info(&name, row)) {
+            Ok(()) => learnt.lookup(args).cloned().map_or(Answer::Unknown, Answer::Known),
+            Err(error) => Answer::Opaque(error),
         }
-        Ok(self.learnt.lookup(args).cloned().map_or(Answer::Unknown, Answer::Known))
     }
 }
 

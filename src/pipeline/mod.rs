@@ -16,6 +16,7 @@ mod finish;
 mod holdings;
 mod learn;
 mod members;
+mod modules;
 mod motion;
 mod past;
 mod prepare;

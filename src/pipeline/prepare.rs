@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use super::finish::OldSource;
 use super::holdings::cannot_hold;
 use super::members::Members;
+use super::modules::Modules;
 use super::motion::Motions;
 use super::shard::{Feeders, OwnedSlots};
 use super::shards::{Start, Watched};
@@ -61,6 +62,7 @@ pub struct Plan {
     pub lanes: usize,
     pub writer: ValueWriter,
     pub caps: TargetCaps,
+    pub modules: Modules,
     /// How much later than on the source expiries are written, until they're settled.
     pub late_ms: i64,
     /// Sources that only say how long keys have left (before Redis 7.0), of those that there were at the start.
@@ -113,7 +115,8 @@ pub async fn prepare(
     end_ended(&target, &identity, &status, &job, may_be_new).await?;
     let late_ms = i64::try_from(job.expiry_grace.as_millis()).unwrap_or(i64::MAX);
     let caps = TargetCaps { expiry_late_ms: late_ms, ..ask_caps(&target, &found, &sources, &status, &job).await? };
-    tell_what_cannot_be_held(&sources, &scope, &caps).await;
+    let modules = Modules::new(&found.info, found.modules.clone());
+    tell_what_cannot_be_held(&sources, &scope, (&caps, &modules)).await;
     let footer_version = ask_footer(&target, &identity, &status, &job).await?;
     // Whatever passes is waited for: a connection that breaks here is no reason to end.
     let read = async || read_checkpoints(&target, &job.name).await;
@@ -142,6 +145,7 @@ pub async fn prepare(
         lanes,
         writer: ValueWriter::new(&found.info, footer_version, late_ms, job.lossy).rebuilding(lacks_restore(&caps)),
         caps,
+        modules,
         late_ms,
         old_sources: Vec::new(),
         in_scope: exempt(in_scope, kept.clone()),
@@ -165,12 +169,13 @@ fn lacks_restore(caps: &TargetCaps) -> bool {
 }
 
 /// Names what the source has, as far as it can be asked, and the target has no place for.
-async fn tell_what_cannot_be_held(sources: &Sources, scope: &Scope, caps: &TargetCaps) {
+async fn tell_what_cannot_be_held(sources: &Sources, scope: &Scope, (caps, modules): (&TargetCaps, &Modules)) {
     for primary in &sources.primaries {
         // Without that answer less is known before it is met.
         let used = primary.origin.primary_side().ask(&[&b"INFO"[..], b"commandstats"]).await;
         let used = used.ok().and_then(|reply| Some(Info::parse(reply.bytes()?))).unwrap_or_default();
-        for what in cannot_hold(&primary.info, &used, scope, caps) {
+        let of_modules = modules.lacking(&primary.info);
+        for what in cannot_hold(&primary.info, &used, scope, caps).into_iter().chain(of_modules) {
             tracing::warn!(source = %primary.origin.primary(), "the target can't hold what the source has: {what}");
         }
     }

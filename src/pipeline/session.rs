@@ -14,7 +14,7 @@ use super::copy_keys::CopyKeys;
 use super::decode::{self, Parts, Snapshot};
 use super::deliver::{Delivery, Progress};
 use super::feed::Feed;
-use super::learn::Learner;
+use super::learn::{Learner, SharedLearnt};
 use super::past::PastLanes;
 use super::prepare::{Plan, retrying};
 use super::receive::{self, Joined, Receive, Resume};
@@ -246,6 +246,7 @@ fn start(plan: &Plan, shard: &ShardPlan, ground: Ground) -> Result<Running, Erro
     let receive = tokio::spawn(receive.run(joined.link, joined.chosen, stopped));
     let (batches, queue) = mpsc::channel(BATCHES_MAX);
     let (applied_to, applied) = watch::channel(None);
+    let learnt = SharedLearnt::default();
     let progress = Progress {
         feed: Arc::clone(&feed),
         ack: Arc::clone(&ack),
@@ -255,6 +256,7 @@ fn start(plan: &Plan, shard: &ShardPlan, ground: Ground) -> Result<Running, Erro
         has_replicas: AtomicBool::new(true),
         sources_of: Arc::clone(&plan.sources_of),
         motions: plan.motions.clone().map(|motions| (motions, shard.number)),
+        learnt: Arc::clone(&learnt),
         servers: Default::default(),
     };
     let leftovers = if following.is_none() { leftovers(plan, shard, &job) } else { decode::Leftovers::None };
@@ -266,8 +268,15 @@ fn start(plan: &Plan, shard: &ShardPlan, ground: Ground) -> Result<Running, Erro
     let standing = following.map(|f| f.standing()).unwrap_or_default();
     let asking = Asking::new(tokio::runtime::Handle::current(), Arc::clone(&feed));
     let ended = Arc::clone(&feed);
-    let parts =
-        parts(plan, shard, feed, (ack, batches), (job.lanes, standing, leftovers), (job.shard, job.generation), asking);
+    let parts = parts(
+        plan,
+        shard,
+        (feed, learnt),
+        (ack, batches),
+        (job.lanes, standing, leftovers),
+        (job.shard, job.generation),
+        asking,
+    );
     let name = format!("decode {}", shard.number);
     let thread = std::thread::Builder::new().name(name).spawn(move || {
         // Nobody listens any more when the session ended otherwise.
@@ -290,7 +299,7 @@ fn decode_all(mut parts: Parts) -> Result<(), decode::Error> {
 fn parts(
     plan: &Plan,
     shard: &ShardPlan,
-    feed: Arc<Feed>,
+    (feed, learnt): (Arc<Feed>, SharedLearnt),
     (ack, batches): (Arc<Ack>, mpsc::Sender<Batch>),
     (lanes, standing, leftovers): (usize, Standing, decode::Leftovers),
     of: (u32, u64),
@@ -325,7 +334,8 @@ fn parts(
         leads: (shard.leader.clone(), shard.number),
         standing,
         past: past.map(|past| PastLanes::new(past, asking.clone(), Arc::clone(&plan.status), &plan.job.name, of)),
-        learner: Learner::new(plan.target.clone(), asking),
+        learner: Learner::new(plan.target.clone(), asking, learnt),
+        modules: plan.modules.clone(),
     }
 }
 

@@ -332,7 +332,14 @@ impl<'a> Stream<'a> {
     fn learn(&mut self, args: Args<'_>) -> Result<Option<Spec>, Error> {
         let command = || String::from_utf8_lossy(args.get(0).unwrap_or_default()).to_ascii_uppercase();
         let (db, offset) = (self.db, self.offset);
-        match self.parts.learner.spec(args)? {
+        let mut answer = self.parts.learner.spec(args)?;
+        // Where its keys are the source says, so that what is out of scope is no reason to stop.
+        if matches!(answer, Answer::Unknown)
+            && let Some(reply) = self.parts.copy_keys.command_info(args.get(0).unwrap_or_default())?
+        {
+            answer = self.parts.learner.spec_of_lacking(args, &reply);
+        }
+        match answer {
             Answer::Known(spec) => Ok(Some(spec)),
             Answer::Unknown | Answer::Opaque(_) if self.parts.skip_faults => {
                 self.skip(&command());
@@ -395,6 +402,7 @@ impl<'a> Stream<'a> {
                 let keys = self.written_keys(command)?;
                 self.copy(&keys)
             }
+            Rewrite::NoModule => self.without_module(command),
             // Without SWAPDB both databases are copied anew, without FLUSHALL their keys are deleted.
             Rewrite::CannotSend if matches!(command.spec.shape, Shape::SwapDb | Shape::FlushAll | Shape::FlushDb) => {
                 self.whole_among_others(command)
@@ -449,6 +457,28 @@ impl<'a> Stream<'a> {
             Some(key) => self.cannot_put(key.db, &key.key, lost.into()),
             None => Ok(()),
         }
+    }
+
+    /// Says that the target lacks the module of a command; only `--on-error skip` goes on without it.
+    fn without_module(&mut self, command: Command<'_>) -> Result<(), Error> {
+        if self.is_guarded(command)? {
+            return Ok(());
+        }
+        let written = self.written_keys(command)?;
+        let has_keys = !written.is_empty();
+        let first = written.into_iter().find(|key| !self.has_passed(&key.key));
+        if has_keys && first.is_none() {
+            return Ok(());
+        }
+        let name = command.spec.name.to_string();
+        let key = first.map(|key| crate::target::escape_key(&key.key)).unwrap_or_default();
+        if !self.parts.skip_faults {
+            return Err(Error::NoModule { command: name, db: self.db, key, offset: self.offset });
+        }
+        self.parts.status.error("module");
+        self.parts.status.commands_skipped.add(1);
+        tracing::warn!(command = name, db = self.db, key, offset = %self.offset, "left out: the target hasn't its module");
+        Ok(())
     }
 
     /// True if the command's keys stand elsewhere than the stream, so that they are left alone or copied.

@@ -92,12 +92,14 @@ pub struct Attributes {
 }
 
 impl ValueWriter {
+    /// Who writes looks first whether the target has the modules of the values.
+    ///
     /// `info`: what the target says of itself; `footer_version`: that of its own DUMP payloads; `late_ms`: how much
     /// later than on the source keys and fields of hashes expire; `lossy`: what it can't hold of a value is left out.
     pub fn new(info: &Info, footer_version: u16, late_ms: i64, lossy: bool) -> Self {
         let project = if info.is_valkey() { Project::Valkey } else { Project::Redis };
         let version = info.version();
-        let restorer = Restorer::new(project, version, footer_version).with_fields_late(late_ms);
+        let restorer = Restorer::new(project, version, footer_version).with_fields_late(late_ms).with_modules();
         ValueWriter { project, version, restorer, late_ms, lossy, rebuilds: false }
     }
 

@@ -92,6 +92,8 @@ struct Walk {
     opcode: u8,
     /// Bytes walked so far and kept, from the opcode.
     walked: usize,
+    /// Bytes of it that were dropped.
+    dropped: u64,
     /// The module that a MODULE_AUX is of, once known.
     module_id: Option<u64>,
     skipper: Skipper,

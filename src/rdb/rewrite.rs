@@ -13,6 +13,7 @@ use std::collections::BTreeMap;
 use self::command::{Command, Out, number};
 use self::stream::StreamWriter;
 use super::dump::late_field;
+use super::module::ModuleType;
 use super::opcode::{Project, Version};
 use super::value::{HashField, Piece, Value, ZsetMember};
 
@@ -64,6 +65,8 @@ impl TargetCaps {
 pub enum Unsupported {
     #[error("the target has no type {0}")]
     Type(&'static str),
+    #[error("the target has no module that knows type {0}")]
+    Module(ModuleType),
     #[error("a {0} value can be restored only, not rebuilt with commands")]
     Opaque(&'static str),
     #[error("the target's hashes have no fields that expire")]
@@ -85,13 +88,13 @@ pub enum Unsupported {
 impl Unsupported {
     /// True where the target can hold the rest of the value.
     pub fn is_partial(&self) -> bool {
-        !matches!(self, Unsupported::Type(_) | Unsupported::Opaque(_))
+        !matches!(self, Unsupported::Type(_) | Unsupported::Module(_) | Unsupported::Opaque(_))
     }
 
     /// What the target gets it without, in words for a count.
     pub fn what(&self) -> &'static str {
         match self {
-            Unsupported::Type(_) | Unsupported::Opaque(_) => "the value",
+            Unsupported::Type(_) | Unsupported::Module(_) | Unsupported::Opaque(_) => "the value",
             Unsupported::FieldExpiry => "expiry of hash fields",
             Unsupported::FieldExpiryTooLate(_) => "exact expiry of hash fields",
             Unsupported::Nacked => "pending entries of no consumer",

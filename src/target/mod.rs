@@ -22,6 +22,7 @@ use crate::delivery::refusal::{Refusal, refusal};
 use crate::delivery::standalone::{Fault, Lost, SELECT};
 use crate::net::{self, Side, conn, permission};
 use crate::offset::ReplOffset;
+use crate::rdb::ModuleType;
 use crate::resp::reply::Reply;
 
 /// Whether a key of a target database is one that the job writes.
@@ -32,7 +33,7 @@ pub type InScope = Arc<dyn Fn(u32, &[u8]) -> bool + Send + Sync>;
 pub enum Error {
     #[error(transparent)]
     Net(#[from] conn::Error),
-    #[error("the target refuses {} {:?} (database {}, offset {}) for good: {}", .0.what.command, EscapedKey(&.0.what.key), .0.what.db, .0.what.offset, .0.words)]
+    #[error("the target refuses {} {:?} (database {}, offset {}){} for good: {}", .0.what.command, EscapedKey(&.0.what.key), .0.what.db, .0.what.offset, OfModule(.0), .0.words)]
     Fault(Box<Fault>),
     #[error("target {address} is a {role}, not a primary")]
     NotPrimary { address: String, role: String },
@@ -212,6 +213,18 @@ impl std::fmt::Display for Process<'_> {
             (0, _) => f.write_str("a process that can't be told"),
             (pid, "") => write!(f, "process {pid}"),
             (pid, host) => write!(f, "process {pid} on {host}"),
+        }
+    }
+}
+
+/// What a refused value of the copy is, where only a module knows it.
+struct OfModule<'a>(&'a Fault);
+
+impl std::fmt::Display for OfModule<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.0.copied.as_deref().and_then(ModuleType::of_head) {
+            Some(of) => write!(f, ", a value of type {of},"),
+            None => Ok(()),
         }
     }
 }

@@ -1,10 +1,13 @@
 //! What is asked of a target before anything is written to it.
 
+use std::collections::BTreeMap;
+
 use super::connect::Identity;
 use super::nodes::{Node, Open, Target};
 use super::{Error, escape_key, owner, scan};
 use crate::commands::Lacking;
 use crate::delivery::refusal::{Refusal, refusal};
+use crate::net::conn::Conn;
 use crate::net::info::Info;
 use crate::resp::reply::Reply;
 use crate::slot::{Slot, tag};
@@ -16,6 +19,8 @@ pub struct Found {
     pub info: Info,
     /// Run id and replication id of each primary.
     pub servers: Vec<(String, String)>,
+    /// The modules that every primary has, each with its lowest version.
+    pub modules: BTreeMap<String, u64>,
     /// The databases that hold keys.
     pub filled: Vec<u32>,
 }
@@ -34,16 +39,44 @@ pub async fn ask(target: &Target, allow_eviction: bool) -> Result<Found, Error> 
     let mut filled: Vec<u32> = all.iter().flat_map(|info| info.keyspace()).map(|(db, _)| db).collect();
     filled.sort_unstable();
     filled.dedup();
+    let modules = modules_of_all(&all);
     // Redis knows less than Valkey of the same number, which began with 7.2.
     let oldest = all.into_iter().min_by_key(|info| (info.is_valkey(), info.version()));
     let info = oldest.ok_or_else(|| Error::OutOfStep { address: target.to_string() })?;
-    Ok(Found { info, servers, filled })
+    Ok(Found { info, servers, modules, filled })
+}
+
+fn modules_of_all(all: &[Info]) -> BTreeMap<String, u64> {
+    let mut each = all.iter().map(Info::modules);
+    let mut common = each.next().unwrap_or_default();
+    for other in each {
+        common.retain(|name, _| other.contains_key(name));
+        common.iter_mut().for_each(|(name, version)| *version = other.get(name).map_or(0, |of| *of.min(version)));
+    }
+    common
+}
+
+/// What INFO tells since 6.0 only, and MODULE LIST since there are modules.
+async fn list_modules(conn: &mut Conn, info: &mut Info) -> Result<(), Error> {
+    if !((4, 0, 0)..(6, 0, 0)).contains(&info.version()) {
+        return Ok(());
+    }
+    // Who may not ask finds out when a value is refused.
+    let reply = conn.call(&[&b"MODULE"[..], b"LIST"]).await?;
+    for row in reply.array().unwrap_or_default().iter().filter_map(Reply::array) {
+        if let [_, name, _, version, ..] = row {
+            let name = String::from_utf8_lossy(name.bytes().unwrap_or_default()).into_owned();
+            info.add_module(&name, version.integer().unwrap_or(0));
+        }
+    }
+    Ok(())
 }
 
 async fn ask_node(node: &Node, allow_eviction: bool) -> Result<Info, Error> {
     let address = || node.server.to_string();
     let mut conn = node.server.connect().await?;
-    let info = Info::parse(conn.ask(&[b"INFO"]).await?.bytes().unwrap_or_default());
+    let mut info = Info::parse(conn.ask(&[b"INFO"]).await?.bytes().unwrap_or_default());
+    list_modules(&mut conn, &mut info).await?;
     match info.get("role") {
         None | Some("master") => {}
         Some(role) => return Err(Error::NotPrimary { address: address(), role: role.replace("slave", "replica") }),

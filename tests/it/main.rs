@@ -27,6 +27,7 @@ mod harness;
 mod links;
 mod matrix;
 mod mistakes;
+mod modules;
 mod owner;
 mod resume;
 mod rules;

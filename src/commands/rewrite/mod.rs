@@ -37,6 +37,8 @@ pub enum Rewrite {
     Nearest { commands: Vec<OwnedArgs>, lost: Lost },
     /// The target has no such type, so it can't hold the keys that the command writes.
     NoType(TypeName),
+    /// It is a module's that the target doesn't have.
+    NoModule,
     /// The target has nothing like it, and it has no keys that could be copied instead.
     CannotSend,
 }
@@ -97,7 +99,7 @@ impl<'a> Call<'a> {
         is(self.name(), word)
     }
 
-    fn rest(&self, from: usize) -> impl Iterator<Item = &'a [u8]> + use<'a> {
+    pub(super) fn rest(&self, from: usize) -> impl Iterator<Item = &'a [u8]> + use<'a> {
         let args = self.args;
         (from..args.len()).filter_map(move |index| args.get(index))
     }

@@ -46,6 +46,7 @@ fn sent(line: &str, caps: TargetCaps) -> String {
             format!("[nearest {}]", list.join("; "))
         }
         Rewrite::NoType(name) => format!("[no {}]", name.as_str()),
+        Rewrite::NoModule => "[no module]".to_owned(),
         Rewrite::Drop => "[drop]".to_owned(),
         Rewrite::CopyKeys => "[copy]".to_owned(),
         Rewrite::CannotSend => "[cannot]".to_owned(),

@@ -63,7 +63,8 @@ fn parts(batches: mpsc::Sender<Batch>, runtime: &tokio::runtime::Runtime) -> Par
         number: 0,
         leads: (Leader::default(), 0),
         standing: Standing::default(),
-        learner: Learner::new(Target::Standalone(nowhere(Side::Target)), asking),
+        learner: Learner::new(Target::Standalone(nowhere(Side::Target)), asking, Default::default()),
+        modules: Default::default(),
         past: None,
     }
 }

@@ -70,8 +70,8 @@ pub enum Event<'a> {
 /// An item that was passed over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Skipped {
-    /// Data that the module of this id keeps outside of keys.
-    ModuleAux { module_id: u64 },
+    /// Data that the module of this id keeps outside of keys, of so many bytes with its head.
+    ModuleAux { module_id: u64, bytes: u64 },
     /// Sizes of a hash slot.
     SlotInfo,
     /// A slot import that was under way.

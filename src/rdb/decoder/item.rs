@@ -114,7 +114,8 @@ impl Decoder {
             (opcode::HASH_TEMPLATE, Project::Redis) => opcode::HASH_TEMPLATE_GRAMMAR,
             _ => return Err(Fault::UnknownType(code).into()),
         };
-        self.state = State::Walk(Walk { opcode: code, walked: 1, module_id: None, skipper: Skipper::new(grammar) });
+        self.state =
+            State::Walk(Walk { opcode: code, walked: 1, dropped: 0, module_id: None, skipper: Skipper::new(grammar) });
         Ok(None)
     }
 
@@ -137,7 +138,8 @@ impl Decoder {
             opcode::MODULE_AUX if walk.module_id.is_none() => self.limits.item_bytes_max,
             _ => {
                 // Nothing of it is kept.
-                self.start += std::mem::take(&mut walk.walked);
+                self.start += walk.walked;
+                walk.dropped += std::mem::take(&mut walk.walked) as u64;
                 u64::MAX
             }
         };
@@ -145,7 +147,7 @@ impl Decoder {
         if size > max {
             return Err(Fault::TooLarge { what: "an item", size, max }.into());
         }
-        let module_id = walk.module_id;
+        let (module_id, dropped) = (walk.module_id, walk.dropped);
         result?;
         let item = Reader::at(&self.buf, self.start).take(size)?;
         let skipped = match (code, self.project) {
@@ -160,7 +162,9 @@ impl Decoder {
                 self.add_template(id, fields, size)?;
                 Some(Skipped::HashTemplate)
             }
-            (opcode::MODULE_AUX, _) => Some(Skipped::ModuleAux { module_id: module_id.unwrap_or_default() }),
+            (opcode::MODULE_AUX, _) => {
+                Some(Skipped::ModuleAux { module_id: module_id.unwrap_or_default(), bytes: dropped + size })
+            }
             (opcode::SLOT_INFO, _) => Some(Skipped::SlotInfo),
             _ => Some(Skipped::SlotImport),
         };

@@ -5,7 +5,8 @@ use super::motion::{Way, move_slot, rounds, slot_of_tag};
 use super::{JOB, fill, full_syncs};
 use crate::client::Reply;
 use crate::cluster::{Cluster, ClusterClient, slot_of};
-use crate::compare::{Rules, until_same};
+use crate::compare::{Rules, is_own_record, scan, until_same};
+use crate::failpoints::{self, ABORTED};
 use crate::tool::Tool;
 use crate::wait::{MINUTE, until};
 use keyferry::slot::{Slot, tag};
@@ -19,6 +20,13 @@ const BACKLOG: &[&str] = &["repl-backlog-size 64mb"];
 fn sync(source: &Cluster, target: &Cluster) -> Tool {
     let (from, to) = (source.url(), target.url());
     Tool::run(&["sync", "--source", &from, "--target", &to, "--job", JOB])
+}
+
+/// A run of the program with failpoints, which ends at one.
+fn armed(command: &str, (source, target): (&Cluster, &Cluster), place: &str) -> Tool {
+    let (from, to) = (source.url(), target.url());
+    let args = [command, "--source", &from, "--target", &to, "--job", JOB];
+    Tool::run_program(failpoints::program(), &args, &[("KEYFERRY_FAILPOINT", place)])
 }
 
 /// What a slot of the target holds under one of the job's names; empty if nothing.
@@ -220,5 +228,42 @@ fn slot_of_many_keys_is_followed_again_in_a_cluster() {
         until_same(&a, &k, MINUTE, name, &Rules::following(&a.nodes[0]));
         tool.must_live();
         tool.stop();
+    }
+}
+
+/// What else is written of slots that move, and at the end of a job, than on a standalone target.
+#[test]
+fn killed_at_every_place_of_a_move_and_of_the_end_the_next_run_ends_equal() {
+    let (a, k) = (Cluster::with("redis-7.0", 3, 0, BACKLOG), Cluster::start("redis-7.0", 2));
+    fill(&a);
+    let load = ClusterLoad::start(&a, 1500);
+    let mut tool = sync(&a, &k);
+    until_following(&k, &mut tool);
+    tool.kill();
+    let places =
+        ["state-given:1", "switch-past-lanes:1", "switched-past-lanes:1", "floor-answered:2", "record-answered:9"];
+    for (tag, place) in places.into_iter().enumerate() {
+        let mut dies = armed("sync", (&a, &k), place);
+        let slot = slot_of_tag(tag);
+        a.move_slot(slot, (a.owner(slot) + 1) % 3);
+        assert_eq!(dies.wait(MINUTE), ABORTED, "at {place} it ended otherwise: {}", dies.tail());
+        load.until_sent(200, MINUTE);
+    }
+    let mut tool = sync(&a, &k);
+    load.until_sent(1000, MINUTE);
+    load.stop();
+    until_same(&a, &k, TWO_MINUTES, "after kills at every place", &Rules::following(&a.nodes[0]));
+    until_at_rest(&k);
+    tool.stop();
+    for place in ["ending-marked:1", "records-part-removed:1"] {
+        let mut dies = armed("finish", (&a, &k), place);
+        assert_eq!(dies.wait(MINUTE), ABORTED, "at {place} it ended otherwise: {}", dies.tail());
+    }
+    let (from, to) = (a.url(), k.url());
+    Tool::run(&["finish", "--source", &from, "--target", &to, "--job", JOB]).must_end(MINUTE, 0);
+    until_same(&a, &k, MINUTE, "finished", &Rules::default());
+    for node in &k.nodes {
+        let own: Vec<_> = scan(&mut node.client()).into_iter().filter(|key| is_own_record(key)).collect();
+        assert!(own.is_empty(), "keyferry's keys are left: {own:?}");
     }
 }

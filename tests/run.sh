@@ -43,36 +43,33 @@ cargo fmt --check
 step "clippy"
 cargo clippy --locked --all-targets -- -D warnings
 
-# With failpoints everywhere here: one build gives the tests, and the program that some of them end at each of its places, or
-# take its rules out of.
+profile=default
+[ -z "${CI:-}" ] || profile=ci
+# Tests of one file are quick; those of a folder read much, from real servers.
+small=()
+for file in tests/*.rs; do small+=(--test "$(basename "$file" .rs)"); done
+large=()
+for file in tests/*/main.rs; do large+=(--test "$(basename "${file%/main.rs}")"); done
+
 step "unit, command line and layout tests"
 if have cargo-nextest; then
-  profile=default
-  [ -z "${CI:-}" ] || profile=ci
-  cargo nextest run --locked --features failpoints --profile "$profile" -E 'not (binary(it) + test(/^live::/))'
+  cargo nextest run --locked --profile "$profile" --lib --bins "${small[@]}"
 else
-  cargo test --locked --features failpoints --lib --bins
-  for file in tests/*.rs tests/*/main.rs; do
-    name=$(basename "${file%/main.rs}" .rs)
-    [ "$name" = it ] || cargo test --locked --features failpoints --test "$name" -- --skip live::
-  done
+  cargo test --locked --lib --bins "${small[@]}"
 fi
 
 step "doc tests and examples"
-cargo test --locked --features failpoints --doc
-cargo build --locked --features failpoints --examples
+cargo test --locked --doc
+cargo build --locked --examples
 
-# As it is released, without failpoints; optimised, but without what makes a release slow to build.
-step "the program for the integration tests"
-cargo build --locked --profile quick --bin keyferry
-export KEYFERRY_BIN=${CARGO_TARGET_DIR:-$PWD/target}/quick/keyferry
-
+# Optimised, or the comparing would take longer than what is compared; and with failpoints, which do nothing until a test asks
+# for one: one build gives the program for all of them.
 step "integration tests with real servers"
+large+=(--features failpoints)
 if have cargo-nextest; then
-  cargo nextest run --locked --features failpoints --profile "$profile" --test-threads 8 -E 'binary(it) + test(/^live::/)'
+  cargo nextest run --locked --cargo-profile quick --profile "$profile" --test-threads 8 "${large[@]}"
 else
-  cargo test --locked --features failpoints --test it -- --test-threads 8
-  cargo test --locked --features failpoints --test rdb live::
+  cargo test --locked --profile quick "${large[@]}" -- --test-threads 8
 fi
 
 step "fuzz smoke"

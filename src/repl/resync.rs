@@ -31,7 +31,7 @@ pub fn psync_answer(line: &[u8]) -> PsyncAnswer {
     match words.next() {
         Some("+FULLRESYNC") => {
             let replid = words.next().and_then(|w| ReplId::parse(w.as_bytes()));
-            let offset = words.next().and_then(|w| w.parse().ok()).map(ReplOffset);
+            let offset = words.next().and_then(count).map(ReplOffset);
             match (replid, offset) {
                 (Some(replid), Some(offset)) => PsyncAnswer::FullResync { replid, offset },
                 _ => PsyncAnswer::Other(text),
@@ -75,7 +75,12 @@ pub fn framing(line: &[u8]) -> Option<Framing> {
     if let Some(mark) = text.strip_prefix(b"EOF:") {
         return mark.try_into().ok().map(Framing::Mark);
     }
-    std::str::from_utf8(text).ok()?.parse().ok().map(Framing::Length)
+    std::str::from_utf8(text).ok().and_then(count).map(Framing::Length)
+}
+
+/// A count as servers have it: of signed 64 bits, so that adding what is received can't overflow.
+fn count(text: &str) -> Option<u64> {
+    text.parse::<i64>().ok().and_then(|n| u64::try_from(n).ok())
 }
 
 /// Finds the end of a snapshot in what is received.
@@ -158,6 +163,10 @@ mod tests {
         assert!(matches!(psync_answer(b"-ERR unknown command 'PSYNC'"), PsyncAnswer::UnknownCommand(_)));
         assert!(matches!(psync_answer(b"+RDBCHANNELSYNC 5"), PsyncAnswer::Other(_)));
         assert!(matches!(psync_answer(b"+FULLRESYNC short 1"), PsyncAnswer::Other(_)));
+        // No server counts so far, and the next byte would be beyond the last offset there is.
+        let full = format!("+FULLRESYNC {ID} {}", u64::MAX);
+        assert!(matches!(psync_answer(full.as_bytes()), PsyncAnswer::Other(_)));
+        assert_eq!(framing(format!("${}", u64::MAX).as_bytes()), None);
     }
 
     #[test]

@@ -413,7 +413,7 @@ fn settling_under_kills_and_moving_slots_ends_exact() {
                     std::thread::sleep(Duration::from_millis(fastrand::u64(1..200)));
                 }
             });
-            for attempt in 0..40 {
+            for attempt in 0..24 {
                 let back = attempt % 5 == 4;
                 let result = if back { job.unsettle().map(|_| ()) } else { job.settle().map(|_| ()) };
                 if let Err(error) = result {
@@ -424,7 +424,7 @@ fn settling_under_kills_and_moving_slots_ends_exact() {
             done.store(true, Ordering::Relaxed);
         });
         cluster.until_ok();
-        println!("{name}: {failed} of 40 were broken off");
+        println!("{name}: {failed} of 24 were broken off");
         assert!(failed > 0, "{name}: nothing was broken off");
         let settled = retried(|| job.settle());
         must_be_within(&cluster, &earlier(late.clone()), MIGRATED_MS, "after kills");

@@ -88,6 +88,9 @@ fn run_that_lost_its_lease_ends_before_it_kills() {
         until(HALF_MINUTE, "the stream by the second", || text(&mut target, "k") == "1");
         first.thaw();
         until(HALF_MINUTE, "an end of the first, or its return", || !first.alive() || losses(&second) > 0);
+        // It may have ended with the second's connections: the second knows by the next write.
+        stage.a.client().call(&cmd!["SET", "k", 2]);
+        until(HALF_MINUTE, "the next write by the second", || text(&mut target, "k") == "2");
         match losses(&second) {
             0 => stage.end(second),
             _ => Err("the first has killed the second's connections".into()),

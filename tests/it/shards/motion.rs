@@ -212,7 +212,7 @@ fn slot_of_many_keys_is_followed_again_when_it_has_moved() {
         let a = Cluster::start(name, 3);
         let b = Server::start(name);
         let slot = slot_of(b"{many}");
-        let sets: Vec<_> = (0..100_000).map(|i| cmd!["SET", format!("{{many}}{i}"), format!("value {i}")]).collect();
+        let sets: Vec<_> = (0..40_000).map(|i| cmd!["SET", format!("{{many}}{i}"), format!("value {i}")]).collect();
         a.client().load(&sets);
         let mut tool = sync(&a, &b, &[]);
         until_following(&b, &[0, 1, 2]);

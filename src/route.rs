@@ -55,6 +55,8 @@ pub struct UnitBuilder {
     runs: Vec<Run>,
     lanes: LaneSet,
     task: Option<Task>,
+    /// Bytes of large arguments that its commands have stand-ins for.
+    outside: usize,
 }
 
 impl UnitBuilder {
@@ -70,6 +72,11 @@ impl UnitBuilder {
             }
             _ => self.runs.push(Run { db, slot: place.slot, commands: 1, start, end: self.bytes.len() }),
         }
+    }
+
+    /// Says that the command which comes has stand-ins for so many bytes.
+    pub fn add_outside(&mut self, bytes: usize) {
+        self.outside += bytes;
     }
 
     /// Adds work that plain commands can't do; it concerns all of `place`. It is done before the unit's commands.
@@ -114,6 +121,7 @@ impl UnitBuilder {
         self.runs.clear();
         self.lanes = LaneSet::default();
         self.task = None;
+        self.outside = 0;
     }
 
     /// Drops the commands, but not what is to be done before them.
@@ -317,13 +325,22 @@ impl Router {
 
     /// Adds the unit that was put together, and empties the builder.
     pub fn unit(&mut self, unit: &mut UnitBuilder, stream_db: u32, offset: ReplOffset) {
-        self.bytes += unit.bytes.len();
+        self.bytes += unit.bytes.len() + unit.outside;
         let mut members = unit.lanes.iter();
         match (members.next(), members.next(), &unit.task) {
             (None, ..) => assert!(unit.is_empty(), "a unit has lanes"),
             (Some(lane), None, None) => {
                 if let Some(buffer) = self.lanes.get_mut(lane) {
-                    unit.append_to(buffer.open(Kind::Units), stream_db, offset);
+                    // Large ones are weighed each for itself.
+                    if unit.outside > 0 {
+                        buffer.close();
+                    }
+                    let chunk = buffer.open(Kind::Units);
+                    unit.append_to(chunk, stream_db, offset);
+                    chunk.outside = unit.outside;
+                    if unit.outside > 0 {
+                        buffer.close();
+                    }
                 }
             }
             _ => self.joint(unit, stream_db, offset),
@@ -332,7 +349,7 @@ impl Router {
     }
 
     fn joint(&mut self, unit: &mut UnitBuilder, stream_db: u32, offset: ReplOffset) {
-        let mut chunk = Chunk::default();
+        let mut chunk = Chunk { outside: unit.outside, ..Chunk::default() };
         unit.append_to(&mut chunk, stream_db, offset);
         if chunk.segments.is_empty() {
             // A task alone: its records must name the unit all the same.

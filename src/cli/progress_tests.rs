@@ -34,6 +34,30 @@ fn line_while_copying_tells_done_total_rate_and_time_left() {
     assert_eq!(said(&status), text);
 }
 
+/// 16 TiB in as many keys as fit, after a year at an offset near the last.
+#[test]
+fn line_tells_the_largest_counts_as_they_are() {
+    let (status, shard) = copying();
+    let (copied, keys) = (&shard.copied, 16_u64 << 40);
+    copied.keys_total.set(3 * keys);
+    copied.keys_done.set(keys);
+    copied.keys_filtered.set(keys - 1);
+    copied.rdb_bytes_total.set(16 << 40);
+    copied.rdb_bytes_read.set(8 << 40);
+    status.bytes_to_target.set(16 << 40);
+    let text = "copying: 35184372088831 of 52776558133248 keys, 8.0 TiB of 16.0 TiB, 17592186044416 keys/s, 8.0 TiB/s, 1.0 s left";
+    assert_eq!(said(&status), text);
+    let year = Duration::from_secs(366 * 86_400);
+    status.set_phase(Phase::Following);
+    shard.start(ReplId::parse(&[b'a'; 40]).unwrap(), ReplOffset(i64::MAX as u64 - (16 << 40)));
+    shard.set_received(ReplOffset(i64::MAX as u64));
+    status.commands_applied.set(u64::MAX);
+    let snapshot = Snapshot { elapsed: year, ..status.snapshot() };
+    let told = line(&snapshot, &Previous { elapsed: year - Duration::from_secs(5), ..Previous::default() });
+    assert!(told.starts_with("following: lag 16.0 TiB, "), "{told}");
+    assert!(told.ends_with("offset 9223354444668731391"), "{told}");
+}
+
 #[test]
 fn line_while_copying_an_unknown_amount_tells_what_is_known() {
     let (status, shard) = copying();

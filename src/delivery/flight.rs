@@ -33,7 +33,7 @@ impl Flush {
     /// Adds the segments `from..to` of a chunk, which must be whole units behind those already there.
     pub fn add(&mut self, holder: Holder, from: usize, to: usize) {
         let chunk = holder.chunk();
-        self.bytes += chunk.slice(from, to).len();
+        self.bytes += chunk.weight(from, to);
         for segment in chunk.segments.get(from..to).unwrap_or_default() {
             self.commands += segment.commands;
             self.record.offset = segment.offset;

@@ -236,7 +236,7 @@ impl Standalone {
                 if done == 0 {
                     Item::Units(chunk)
                 } else {
-                    self.queued_bytes = self.queued_bytes.saturating_sub(chunk.slice(0, done).len());
+                    self.queued_bytes = self.queued_bytes.saturating_sub(chunk.weight(0, done));
                     if done == chunk.segments.len() {
                         return;
                     }
@@ -245,7 +245,7 @@ impl Standalone {
             }
             Item::Joint(joint) if state.following && joint.offset() <= state.applied => {
                 if joint.lanes.iter().next() == Some(lane) {
-                    self.queued_bytes = self.queued_bytes.saturating_sub(joint.chunk.bytes.len());
+                    self.queued_bytes = self.queued_bytes.saturating_sub(joint.chunk.bytes.len() + joint.chunk.outside);
                 }
                 return;
             }
@@ -672,7 +672,7 @@ impl Standalone {
         let most = FLUSH_COMMANDS_MAX;
         #[cfg(test)]
         let most = self.rules.flush_commands_max;
-        flush.commands + commands > most || flush.bytes + chunk.slice(taken, to).len() > FLUSH_BYTES_MAX
+        flush.commands + commands > most || flush.bytes + chunk.weight(taken, to) > FLUSH_BYTES_MAX
     }
 
     fn flush_applied(&mut self, flush: Flush) -> Event {

@@ -91,12 +91,19 @@ pub struct Chunk {
     pub bytes: Vec<u8>,
     pub segments: Vec<Segment>,
     pub beside: Option<Beside>,
+    /// Bytes of large arguments that only stand-ins are here of; such a chunk is one unit of the source.
+    pub outside: usize,
 }
 
 impl Chunk {
     /// The bytes of the segments `from..to`.
     pub fn slice(&self, from: usize, to: usize) -> &[u8] {
         self.bytes.get(self.start(from)..self.start(to)).unwrap_or_default()
+    }
+
+    /// How many bytes the segments `from..to` are to a target.
+    pub fn weight(&self, from: usize, to: usize) -> usize {
+        self.slice(from, to).len() + if from == 0 { self.outside } else { 0 }
     }
 
     /// The same without its first `count` segments.
@@ -107,6 +114,7 @@ impl Chunk {
             bytes: self.bytes.get(from..).unwrap_or_default().to_vec(),
             segments: rest.map(|s| Segment { end: s.end - from as u32, ..*s }).collect(),
             beside: self.beside,
+            outside: 0,
         }
     }
 

@@ -7,6 +7,7 @@
 //!            ^ covered: no reader will ask for what lies before
 //! ```
 
+mod large;
 mod ring;
 mod segments;
 
@@ -20,6 +21,7 @@ use tokio::sync::Notify;
 use ring::{BLOCK_BYTES, Ring};
 use segments::Segments;
 
+pub use large::{Argument, LARGE_BYTES_MIN, Large, STAND_IN_BYTES};
 pub use segments::{Spool, SpoolLimit};
 
 /// Blocks written to disk at a time.

@@ -66,6 +66,7 @@ impl Delivery {
             rate: plan.shares.rate(),
             in_scope: Arc::clone(&plan.in_scope),
             key_hash,
+            large: Arc::clone(&progress.feed.large),
             status: Arc::clone(&plan.status),
             shard: Arc::clone(&shard.status),
             resumes: following.is_some(),

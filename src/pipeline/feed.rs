@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::watch;
 
 use crate::delivery::guard::Standing;
-use crate::journal::{Journal, Spool, SpoolLimit};
+use crate::journal::{Journal, Large, Spool, SpoolLimit};
 use crate::offset::{ReplId, ReplOffset};
 use crate::repl::resync::Framing;
 
@@ -20,6 +20,8 @@ pub struct Feed {
     pub snapshot: Option<Snapshot>,
     /// The stream's bytes, by offset.
     pub stream: Arc<Journal>,
+    /// The stream's large arguments, which stay where they are.
+    pub large: Arc<Large>,
     /// Bare newlines among the stream's bytes, which are no part of its offsets.
     pub newlines: AtomicU64,
     /// The history's name, which changes with a failover of the source; `None` if the source can't tell.
@@ -85,13 +87,15 @@ impl Feed {
     /// `framing`: how the snapshot comes that stands at `offset`, if one does.
     pub fn new(replid: Option<ReplId>, offset: ReplOffset, framing: Option<Framing>, budget: &Budget) -> Self {
         let stream_bytes = budget.memory_bytes - budget.snapshot_bytes();
+        let stream = Arc::new(Journal::new(offset.0, stream_bytes, budget.spool("stream")));
         Feed {
             offset,
             snapshot: framing.map(|framing| Snapshot {
                 framing,
                 journal: Arc::new(Journal::new(0, budget.snapshot_bytes(), budget.spool("snapshot"))),
             }),
-            stream: Arc::new(Journal::new(offset.0, stream_bytes, budget.spool("stream"))),
+            large: Arc::new(Large::new(Arc::clone(&stream))),
+            stream,
             newlines: AtomicU64::new(0),
             replid: Mutex::new(replid),
             rewind: Mutex::default(),

@@ -1,6 +1,7 @@
 //! The stream: commands of the source, one after the other, become units for the lanes.
 
 mod copies;
+mod large;
 mod motion;
 mod past;
 mod slots;
@@ -37,6 +38,8 @@ pub struct Stream<'a> {
     window: Vec<u8>,
     at: usize,
     parser: Parser,
+    /// By how many bytes the command at hand is longer than what stands for it in the window.
+    left_out: usize,
     /// The offset behind the last command parsed.
     offset: ReplOffset,
     /// The offset behind the last whole unit, and the database selected there.
@@ -82,6 +85,7 @@ impl<'a> Stream<'a> {
             window: Vec::with_capacity(2 * READ_BYTES),
             at: 0,
             parser: Parser::new(),
+            left_out: 0,
             offset,
             whole: (offset, db),
             db,
@@ -134,6 +138,7 @@ impl<'a> Stream<'a> {
         self.window.clear();
         self.at = 0;
         self.parser = Parser::new();
+        self.left_out = 0;
         self.offset = rewind.offset;
         self.db = rewind.standing.stream_db;
         self.whole = (rewind.offset, self.db);
@@ -190,6 +195,7 @@ impl<'a> Stream<'a> {
                 }
                 parsed => parsed?,
             }
+            read = self.leave_large(read);
             self.drop_guards();
             self.hand_over()?;
         }
@@ -216,8 +222,10 @@ impl<'a> Stream<'a> {
                     self.at += 1;
                 }
                 Some(Parsed::Command { len }) => {
-                    self.offset = self.offset.plus(len as u64);
+                    self.offset = self.offset.plus((len + self.left_out) as u64);
+                    self.unit.add_outside(self.left_out);
                     self.take(parser.args(rest))?;
+                    self.left_out = 0;
                     self.at += len;
                     if self.parts.router.bytes() >= BATCH_BYTES {
                         self.hand_over()?;
@@ -255,8 +263,9 @@ impl<'a> Stream<'a> {
             if !self.trusted {
                 self.copy_suspects()?;
             }
-            if !self.unit.is_empty() {
-                self.parts.router.unit(&mut self.unit, self.db, self.offset);
+            match self.unit.is_empty() {
+                true => self.unit.clear(),
+                false => self.parts.router.unit(&mut self.unit, self.db, self.offset),
             }
             self.whole = (self.offset, self.db);
         }
@@ -274,6 +283,7 @@ impl<'a> Stream<'a> {
             || !parts.caps.knows_command(spec)
             || parts.copy_keys.guards(self.offset)
             || !self.unit.is_empty()
+            || self.left_out > 0
         {
             return false;
         }
@@ -616,7 +626,7 @@ impl<'a> Stream<'a> {
         };
         let db = self.parts.scope.target_database(self.db);
         // With copies before it at the same offset it must stay one unit: a record would name both or neither.
-        let alone = alone && !self.in_transaction && self.unit.is_empty();
+        let alone = alone && !self.in_transaction && self.unit.is_empty() && self.left_out == 0;
         let list = place.is_several() && alone && commands::is_key_list(spec, keys);
         if !list {
             self.unit.command(db, place, args.raw());

@@ -30,6 +30,18 @@ pub enum Parsed {
     Newline,
 }
 
+/// An argument that has begun and isn't whole.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pending {
+    /// Which it is.
+    pub index: usize,
+    /// Where its `$` stands, counted from the command's first byte.
+    pub at: usize,
+    /// Where its data begins.
+    pub start: usize,
+    pub len: usize,
+}
+
 /// Reads one command after another from the front of a growing buffer.
 ///
 /// The caller keeps the bytes of an unfinished command at the front of its buffer and appends to them.
@@ -85,6 +97,22 @@ impl Parser {
     /// The arguments of the command just parsed; `buf` is the buffer it was parsed from.
     pub fn args<'a>(&'a self, buf: &'a [u8]) -> Args<'a> {
         Args::new(buf.get(..self.at).unwrap_or_default(), &self.spans)
+    }
+
+    /// The argument that `buf`, in which the last command isn't whole, breaks off in; `None` before its length is there.
+    ///
+    /// The caller may put another one in its place, from `at` on.
+    pub fn pending(&self, buf: &[u8]) -> Option<Pending> {
+        self.missing.filter(|missing| *missing > 0)?;
+        let at = self.at;
+        buf.get(at).filter(|byte| **byte == b'$')?;
+        let (len, start) = number_line(buf, at).ok()??;
+        Some(Pending { index: self.spans.len(), at, start, len: usize::try_from(len).ok()? })
+    }
+
+    /// The arguments before the one that [`Parser::pending`] tells of.
+    pub fn args_so_far<'a>(&'a self, buf: &'a [u8]) -> Args<'a> {
+        self.args(buf)
     }
 
     /// Where the arguments of the command just parsed lie, counted from its first byte.
@@ -172,6 +200,26 @@ mod tests {
     use super::*;
     use crate::args::OwnedArgs;
     use proptest::prelude::*;
+
+    #[test]
+    fn pending_argument_is_told_once_its_length_is_there() {
+        let stream = b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$10\r\n0123456789\r\n";
+        let mut parser = Parser::new();
+        let told = |parser: &mut Parser, end: usize| {
+            assert_eq!(parser.parse(&stream[..end]), Ok(None));
+            parser.pending(&stream[..end])
+        };
+        assert_eq!((told(&mut parser, 0), told(&mut parser, 3)), (None, None));
+        assert_eq!(told(&mut parser, 24), None, "its length isn't whole");
+        let pending = Pending { index: 2, at: 20, start: 25, len: 10 };
+        assert_eq!((told(&mut parser, 25), told(&mut parser, 30)), (Some(pending), Some(pending)));
+        assert_eq!(parser.args_so_far(stream).iter().collect::<Vec<_>>(), [b"SET".as_slice(), b"k"]);
+        // Another one in its place.
+        let other = [&stream[..20], b"$2\r\nab\r\n"].concat();
+        assert_eq!(parser.parse(&other), Ok(Some(Parsed::Command { len: other.len() })));
+        assert_eq!(parser.args(&other).get(2), Some(&b"ab"[..]));
+        assert_eq!(parser.pending(&other), None);
+    }
 
     /// Feeds `stream` in pieces of the given sizes (cycled) and collects the commands' arguments.
     fn collect(stream: &[u8], sizes: &[usize]) -> Result<Vec<Vec<Vec<u8>>>, Error> {

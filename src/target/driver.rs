@@ -22,6 +22,7 @@ use crate::delivery::record;
 use crate::delivery::slots::GivenUp;
 use crate::delivery::standalone::{Event, Fault, Lost, Reread, SELECT};
 use crate::delivery::unit::{Batch, LANES_MAX, LaneId, Task};
+use crate::journal::Large;
 use crate::net::backoff::Backoff;
 use crate::net::conn::Conn;
 use crate::net::info::Info;
@@ -62,6 +63,8 @@ pub struct Plan {
     pub in_scope: InScope,
     /// What a copied key is remembered by (see [`Task::RemoveLeftovers`]).
     pub key_hash: fn(u32, &[u8]) -> u64,
+    /// The stream's large arguments, of which units have stand-ins.
+    pub large: Arc<Large>,
     pub status: Arc<Status>,
     /// The source primary whose units these are.
     pub shard: Arc<Shard>,
@@ -278,7 +281,7 @@ impl Driver {
             return Err(self.lost(Lost::Copy));
         }
         self.plan.progress.servers(vec![found.run_id.clone()]);
-        self.lanes = found.conns.into_iter().map(Wire::new).collect();
+        self.lanes = found.conns.into_iter().map(|conn| Wire::new(conn, &self.plan.large)).collect();
         Ok(())
     }
 
@@ -424,7 +427,7 @@ impl Driver {
             if let Some(task) = self.machine.send(lane, &mut io.out) {
                 return Ok(Step::Exit(Exit::Task(lane, task)));
             }
-            self.tokens.spend(io.out.len() - before);
+            self.tokens.spend(io.added(before));
         }
         if tick && io.out.is_empty() {
             self.write_record(lane);

@@ -20,6 +20,7 @@ use std::sync::Arc;
 use crate::delivery::record;
 use crate::delivery::refusal::{Refusal, refusal};
 use crate::delivery::standalone::{Fault, Lost, SELECT};
+use crate::journal;
 use crate::net::{self, Side, conn, permission};
 use crate::offset::ReplOffset;
 use crate::rdb::ModuleType;
@@ -69,6 +70,8 @@ pub enum Error {
     BadMarker { key: String },
     #[error("target {address} lost what was written: {lost}")]
     Lost { address: String, lost: Lost },
+    #[error("what is to be sent can't be read back: {0}")]
+    Journal(#[from] journal::Error),
     #[error("target {address} fell back to offset {offset}, which is no longer buffered here")]
     FellBack { address: String, offset: ReplOffset },
     #[error("the record of job {job} in target {address} can't be read: {error}")]
@@ -95,6 +98,7 @@ impl Error {
             | Error::ExistingKeys { .. }
             | Error::NoDatabase { .. }
             | Error::Evicts { .. }
+            | Error::Journal(_)
             | Error::Cluster { .. }
             | Error::BadMarker { .. }
             | Error::Lost { .. }
@@ -152,6 +156,7 @@ impl Error {
                 "use the version of keyferry that wrote it, another --job, or --restart to copy again".into()
             }
             Error::Cluster { .. }
+            | Error::Journal(_)
             | Error::Moving { .. }
             | Error::FellBack { .. }
             | Error::TwoServers { .. }

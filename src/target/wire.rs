@@ -7,6 +7,7 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use super::Error;
+use crate::journal::{Argument, LARGE_BYTES_MIN, Large, STAND_IN_BYTES};
 use crate::net::backoff::Backoff;
 use crate::net::conn::Conn;
 use crate::resp::reply::{self, Scanned, Scanner};
@@ -25,6 +26,11 @@ pub struct Wire {
     pub out: Vec<u8>,
     /// How much of `out` was written.
     written: usize,
+    /// How much of it was looked through for stand-ins.
+    searched: usize,
+    large: Arc<Large>,
+    /// A large argument that is being written in the place of the stand-in which ends at `written`.
+    inserted: Option<Inserted>,
     pub reader: Reader,
     /// After a refusal: when to send again.
     pub resume_at: Option<Instant>,
@@ -33,6 +39,43 @@ pub struct Wire {
     pub waits: bool,
     /// When it last answered, or had nothing to answer.
     pub heard: Instant,
+}
+
+/// What stands before a stand-in as an argument.
+const STAND_IN_HEADER: &[u8] = b"$32\r\n";
+const _: () = assert!(STAND_IN_BYTES == 32);
+
+/// How much of a large argument is held while it is written.
+const INSERTED_BYTES: usize = LARGE_BYTES_MIN / 4;
+
+/// A large argument on its way from the journal to the socket.
+#[derive(Debug)]
+struct Inserted {
+    /// What of it is still in the journal.
+    rest: Argument,
+    bytes: Vec<u8>,
+    written: usize,
+}
+
+impl Inserted {
+    fn new(argument: Argument) -> Self {
+        Inserted { rest: argument, bytes: format!("${}\r\n", argument.len).into_bytes(), written: 0 }
+    }
+
+    /// Reads on; false when all of it is written.
+    fn fill(&mut self, large: &Large) -> Result<bool, Error> {
+        if self.written < self.bytes.len() {
+            return Ok(true);
+        }
+        self.bytes.clear();
+        self.written = 0;
+        if self.rest.len == 0 {
+            return Ok(false);
+        }
+        let read = large.read(self.rest, &mut self.bytes, INSERTED_BYTES)? as u64;
+        self.rest = Argument { position: self.rest.position + read, len: self.rest.len - read };
+        Ok(true)
+    }
 }
 
 /// Received bytes, as answers.
@@ -75,11 +118,14 @@ impl Reader {
 }
 
 impl Wire {
-    pub fn new(conn: Conn) -> Self {
+    pub fn new(conn: Conn, large: &Arc<Large>) -> Self {
         Wire {
             conn,
             out: Vec::new(),
             written: 0,
+            searched: 0,
+            large: Arc::clone(large),
+            inserted: None,
             reader: Reader::default(),
             resume_at: None,
             refusals: Backoff::new(None),
@@ -94,10 +140,17 @@ impl Wire {
     /// When the connection is lost.
     pub fn poll_write(&mut self, cx: &mut Context<'_>, written: &Counter) -> Result<bool, Error> {
         let mut busy = false;
-        while self.written < self.out.len() {
-            match self.conn.poll_write(cx, self.out.get(self.written..).unwrap_or_default()) {
+        while self.prepare()? {
+            let bytes = match &self.inserted {
+                Some(inserted) => inserted.bytes.get(inserted.written..),
+                None => self.out.get(self.written..self.searched),
+            };
+            match self.conn.poll_write(cx, bytes.unwrap_or_default()) {
                 Poll::Ready(Ok(n)) if n > 0 => {
-                    self.written += n;
+                    match &mut self.inserted {
+                        Some(inserted) => inserted.written += n,
+                        None => self.written += n,
+                    }
                     written.add(n as u64);
                     busy = true;
                 }
@@ -111,11 +164,45 @@ impl Wire {
         }
         self.out.clear();
         self.out.shrink_to(OUT_BYTES_MAX);
-        self.written = 0;
+        (self.written, self.searched) = (0, 0);
         match self.conn.poll_flush(cx) {
             Poll::Ready(Err(error)) => Err(self.lost(error)),
             Poll::Ready(Ok(())) | Poll::Pending => Ok(busy),
         }
+    }
+
+    /// Sees to it that there is something to write; false if all is written.
+    fn prepare(&mut self) -> Result<bool, Error> {
+        if let Some(inserted) = &mut self.inserted {
+            if inserted.fill(&self.large)? {
+                return Ok(true);
+            }
+            self.inserted = None;
+        }
+        if self.written < self.searched {
+            return Ok(true);
+        }
+        let rest = self.out.get(self.searched..).unwrap_or_default();
+        let Some((at, argument)) = self.large.find(rest) else {
+            self.searched = self.out.len();
+            return Ok(self.written < self.searched);
+        };
+        let before = at.saturating_sub(STAND_IN_HEADER.len());
+        if before > 0 {
+            self.searched += before;
+            return Ok(true);
+        }
+        self.searched += at + STAND_IN_BYTES;
+        self.written = self.searched;
+        self.inserted = Some(Inserted::new(argument));
+        Ok(true)
+    }
+
+    /// How many bytes are to be written of what was added to `out` behind `before`.
+    pub fn added(&self, before: usize) -> usize {
+        let fresh = self.out.get(before..).unwrap_or_default();
+        let large = usize::try_from(self.large.bytes_of(fresh)).unwrap_or(usize::MAX);
+        fresh.len().saturating_add(large)
     }
 
     /// Reads what is there; `None` if nothing is.

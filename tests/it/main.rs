@@ -24,6 +24,7 @@ mod failpoints;
 mod filter;
 mod follow;
 mod harness;
+mod large;
 mod links;
 mod matrix;
 mod mistakes;

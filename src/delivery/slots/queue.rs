@@ -90,7 +90,7 @@ impl<'a> Waiting<'a> {
     }
 
     pub fn bytes(&self) -> usize {
-        self.span.chunk.slice(self.span.from, self.span.to).len()
+        self.span.chunk.weight(self.span.from, self.span.to)
     }
 }
 

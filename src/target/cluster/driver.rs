@@ -386,7 +386,7 @@ impl Driver {
             node: self.machine.attach(&connected.identity),
             run_id: connected.run_id,
             replicas: primary.replicas.iter().map(|replica| replica.id.clone()).collect(),
-            wires: connected.conns.into_iter().map(Wire::new).collect(),
+            wires: connected.conns.into_iter().map(|conn| Wire::new(conn, &self.plan.large)).collect(),
         });
         Ok(())
     }
@@ -633,7 +633,7 @@ impl Driver {
             }
             let before = wire.out.len();
             self.machine.send(conn, &mut wire.out);
-            self.tokens.spend(wire.out.len() - before);
+            self.tokens.spend(wire.added(before));
         }
         let mut busy = wire.poll_write(cx, &self.plan.status.bytes_to_target).map_err(Broken::Lost)?;
         loop {

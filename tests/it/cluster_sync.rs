@@ -109,7 +109,12 @@ fn primary_killed_while_its_replica_lags_is_sent_again_what_it_lost() {
         let offset = |client: &mut Client| client.info("replication")["master_repl_offset"].parse::<u64>();
         k.nodes[replica].pause();
         k.nodes[primary].client().call(&cmd!["CLIENT", "KILL", "TYPE", "replica"]);
+        // What was sent it before that, it still reads.
+        let sent = offset(&mut k.nodes[primary].client()).expect("an offset");
         load.until_sent(3000, MINUTE);
+        until(MINUTE, "writes that the replica lacks", || {
+            offset(&mut k.nodes[primary].client()).is_ok_and(|now| now > sent)
+        });
         let had = offset(&mut k.nodes[primary].client()).expect("an offset");
         k.nodes[primary].kill();
         k.nodes[replica].resume();

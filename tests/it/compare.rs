@@ -63,7 +63,7 @@ impl Rules<'_> {
             late_ms: GRACE_MS,
             // What is streamed is relative to when it was executed at the source: on a busy machine that is a while
             // before it is received.
-            slack_ms: if tells_all { 0 } else { 5000 },
+            slack_ms: if tells_all { 0 } else { 15_000 },
             group_hints: false,
             ..Rules::default()
         }

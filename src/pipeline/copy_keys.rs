@@ -219,6 +219,21 @@ impl CopyKeys {
         }
     }
 
+    /// What the source says of a time series now; `None` where there is none, or it may not be asked.
+    ///
+    /// # Errors
+    /// When it can't be reached.
+    pub fn series_info(&mut self, db: u32, key: &[u8]) -> Result<Option<Reply>, CopyError> {
+        match self.retrying(async |side: &mut Side| side.ask_in(db, &[&b"TS.INFO"[..], key]).await) {
+            Err(CopyError::Net(error @ conn::Error::Refused { .. }))
+                if !self.redirections || !is_redirection(&error) =>
+            {
+                Ok(None)
+            }
+            answer => answer.map(Some),
+        }
+    }
+
     /// Reads keys of a slot that was in motion: who asks remembers where they stand. `None` if they are elsewhere.
     ///
     /// # Errors

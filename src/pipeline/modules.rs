@@ -42,6 +42,11 @@ impl Modules {
         if known || perhaps { Ok(()) } else { Err(Unsupported::Module(of)) }
     }
 
+    /// Whether the target has a module.
+    pub fn has(&self, name: &str) -> bool {
+        self.loaded.contains_key(name)
+    }
+
     /// What the source's modules have that the target can't hold, or may refuse.
     pub fn lacking(&self, source: &Info) -> Vec<String> {
         let mut all = Vec::new();

@@ -4,6 +4,7 @@ mod copies;
 mod large;
 mod motion;
 mod past;
+mod series;
 mod slots;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -65,6 +66,8 @@ pub struct Stream<'a> {
     passed: (Vec<ReplOffset>, ReplOffset),
     /// No key is left that can't be trusted.
     trusted: bool,
+    /// The command at hand is a module's: only then what is copied may be worth further questions.
+    is_of_module: bool,
     /// Slots in motion are looked after more often than bytes come.
     is_busy_with_motions: bool,
 }
@@ -100,6 +103,7 @@ impl<'a> Stream<'a> {
             switched: BTreeMap::new(),
             passed: (Vec::new(), ReplOffset(0)),
             trusted: true,
+            is_of_module: false,
             is_busy_with_motions: false,
         }
     }
@@ -414,7 +418,10 @@ impl<'a> Stream<'a> {
             Rewrite::RestoreFunctions { payload, policy } => self.restore_functions(command, payload, policy),
             Rewrite::CopyKeys => {
                 let keys = self.written_keys(command)?;
-                self.copy(&keys)
+                self.is_of_module = command.spec.shape == Shape::Module;
+                let copied = self.copy(&keys);
+                self.is_of_module = false;
+                copied
             }
             Rewrite::NoModule => self.without_module(command),
             // Without SWAPDB both databases are copied anew, without FLUSHALL their keys are deleted.

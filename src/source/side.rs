@@ -93,6 +93,19 @@ impl Side {
         answer
     }
 
+    /// The same in a database.
+    ///
+    /// # Errors
+    /// As for [`Side::ask`].
+    pub async fn ask_in<A: AsRef<[u8]>>(&mut self, db: u32, args: &[A]) -> Result<Reply, Error> {
+        self.conn().await?;
+        if self.db != db {
+            self.ask(&[&b"SELECT"[..], db.to_string().as_bytes()]).await?;
+            self.db = db;
+        }
+        self.ask(args).await
+    }
+
     /// # Errors
     /// When the source can't be reached or refuses.
     pub async fn info(&mut self) -> Result<Info, Error> {

@@ -156,10 +156,11 @@ impl Stream<'_> {
             .filter(|key| !self.is_kept(key) && !self.has_passed(&key.key))
             .map(|key| (key.db, key.key.clone()))
             .collect();
-        let wanted = self.note_unheld(wanted)?;
+        let mut wanted = self.note_unheld(wanted)?;
         if wanted.is_empty() {
             return Ok(());
         }
+        let rules = self.with_rules(&mut wanted)?;
         for together in self.askable(wanted) {
             let (found, offset) = match self.parts.copy_keys.read(&together, self.offset) {
                 Err(error) if error.is_redirection() => {
@@ -172,6 +173,7 @@ impl Stream<'_> {
                 self.put(*db, key, found)?;
                 self.store_guard(*db, key, offset);
             }
+            self.put_rules(&rules, &together, &found);
         }
         Ok(())
     }

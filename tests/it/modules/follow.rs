@@ -164,3 +164,41 @@ fn large_value_of_a_module_is_copied_whole() {
     assert!(b.client().call(&cmd!["JSON.GET", "large"]) == a.client().call(&cmd!["JSON.GET", "large"]));
     assert_eq!(b.client().get("after").text(), "1");
 }
+
+/// What is copied from the source by itself comes by DUMP, which has no rules.
+#[test]
+fn rules_of_a_series_live_on_when_it_is_copied_by_itself() {
+    let (a, b) = (with_modules("stack-7.4", &[SERIES], &[]), with_modules("stack-7.4", &[SERIES], &[]));
+    let mut source = a.client();
+    source.load(&[
+        cmd!["TS.CREATE", "count"],
+        cmd!["TS.CREATE", "per:second"],
+        cmd!["TS.CREATE", "most"],
+        cmd!["TS.CREATERULE", "count", "per:second", "AGGREGATION", "sum", 1000, 5],
+        cmd!["TS.CREATERULE", "count", "most", "AGGREGATION", "max", 10],
+    ]);
+    let mut tool = Tool::sync(&a, &b, &["--job", "m"]);
+    let mut target = b.client();
+    until(HALF_MINUTE, "the copy", || is_following(&mut target, "m"));
+    source.call(&cmd!["TS.INCRBY", "count", 2]);
+    let rules = |client: &mut crate::client::Client| {
+        client.ask(&cmd!["TS.INFO", "count"]).ok().and_then(|info| info.field("rules").cloned())
+    };
+    let same = |target: &mut crate::client::Client, source: &mut crate::client::Client, key: &str| {
+        let ask = cmd!["TS.RANGE", key, "-", "+"];
+        target.ask(&ask) == source.ask(&ask)
+    };
+    until(HALF_MINUTE, "the counter", || same(&mut target, &mut source, "count"));
+    assert_eq!(rules(&mut target), rules(&mut source));
+    tool.until_text("its compaction rules are made again", HALF_MINUTE);
+    // From the next bucket on they are the source's.
+    let at = crate::compare::now_ms() + 100_000;
+    let adds: Vec<_> = (0..50).map(|i| cmd!["TS.ADD", "count", at + 90 * i, i]).collect();
+    source.load(&adds);
+    let last = |client: &mut crate::client::Client, key: &str| client.ask(&cmd!["TS.RANGE", key, at + 1000, "+"]);
+    for key in ["count", "per:second", "most"] {
+        until(HALF_MINUTE, key, || last(&mut target, key) == last(&mut source, key));
+    }
+    assert!(last(&mut target, "per:second").is_ok_and(|range| range.list().len() >= 2));
+    tool.stop();
+}

@@ -198,7 +198,7 @@ fn function_libraries_and_other_items_are_events() {
     assert_eq!(events[1], "Function { code: [99, 111, 100, 101] }");
     assert!(events[2].starts_with("FunctionPreGa { name: [110]"));
     assert!(events[3].starts_with("FunctionPreGa { name: [109]"));
-    assert_eq!(events[4], format!("Skipped(ModuleAux {{ module_id: {}, bytes: 33 }})", 0xbde7_2da2_bb1e_b400u64));
+    assert_eq!(events[4], format!("Skipped(ModuleAux {{ module_id: {}, bytes: 32 }})", 0xbde7_2da2_bb1e_b400u64));
     assert_eq!(events[5], "End { crc_checked: true }");
 }
 

@@ -5,19 +5,19 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::poll_fn;
 use std::pin::Pin;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
 use tokio::time::{Interval, MissedTickBehavior, Sleep, interval, sleep, timeout};
 
-use super::connect::{self, Connected};
+use super::link::{CONNECT_MAX, Connecting, Link};
 use super::records::{self, read_floors, read_records, read_states};
 use super::tasks::Work;
 use crate::clock::now_ms;
 use crate::delivery::guard::Standing;
 use crate::delivery::record;
-use crate::delivery::slots::{Cluster as Machine, ConnId, Event, Found, NodeId};
+use crate::delivery::slots::{Cluster as Machine, ConnId, Event, Found};
 use crate::delivery::standalone::{Fault, Lost, Reread};
 use crate::delivery::unit::{Batch, Task};
 use crate::net::backoff::Backoff;
@@ -25,14 +25,10 @@ use crate::net::cluster::Cluster;
 use crate::net::topology::{Health, Primary, Topology};
 use crate::offset::ReplOffset;
 use crate::slot::{Slot, Slots};
-use crate::target::connect::Identity;
 use crate::target::driver::{OnFault, Plan, RECORD_INTERVAL, SILENCE_MAX, SILENCE_NOTED};
 use crate::target::nodes::Target;
 use crate::target::wire::{READ_BYTES, Tokens, Wire};
 use crate::target::{Error, connect as named};
-
-/// How long connecting to a node may take.
-const CONNECT_MAX: Duration = Duration::from_secs(3);
 
 /// How much of that is waited for: what takes longer goes on beside what is sent to the others.
 const CONNECT_SOON: Duration = Duration::from_millis(50);
@@ -45,61 +41,6 @@ const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
 /// How soon to try a task again that couldn't be done.
 const TASK_AGAIN: Duration = Duration::from_millis(200);
-
-/// A node and its connections.
-struct Link {
-    /// Its id in the cluster.
-    id: String,
-    node: NodeId,
-    run_id: String,
-    replicas: Vec<String>,
-    wires: Vec<Wire>,
-}
-
-impl Link {
-    /// Its replicas, as they were seen last.
-    fn see(&mut self, topology: &Topology) {
-        if let Some(primary) = topology.primary(&self.id).filter(|primary| !primary.slots.is_empty()) {
-            self.replicas = primary.replicas.iter().map(|replica| replica.id.clone()).collect();
-        }
-    }
-
-    /// True if another node has taken the place of this one.
-    fn is_replaced(&self, topology: &Topology) -> bool {
-        let gone = match topology.primary(&self.id) {
-            Some(primary) => primary.slots.is_empty() && primary.health == Health::Failed,
-            None => true,
-        };
-        gone || topology.owners().any(|primary| self.replicas.contains(&primary.id))
-    }
-}
-
-/// A node that is being connected.
-struct Connecting {
-    id: String,
-    work: Pin<Box<dyn Future<Output = Result<Connected, Error>> + Send>>,
-    done: Option<Result<Connected, Error>>,
-}
-
-impl Connecting {
-    fn to((target, cluster): (&Target, &Cluster), primary: &Primary, identity: &Identity, lanes: usize) -> Self {
-        let (target, cluster, of, identity) = (target.clone(), cluster.clone(), primary.clone(), identity.clone());
-        let work = async move {
-            let connect = connect::connect((&target, &cluster), &of, &identity, lanes);
-            let silent = || Error::Silent { address: of.address.to_string(), seconds: CONNECT_MAX.as_secs() };
-            timeout(CONNECT_MAX, connect).await.unwrap_or_else(|_| Err(silent()))
-        };
-        Connecting { id: primary.id.clone(), work: Box::pin(work), done: None }
-    }
-
-    /// Ready when it is known what came of it.
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        if self.done.is_none() {
-            self.done = Some(ready!(self.work.as_mut().poll(cx)));
-        }
-        Poll::Ready(())
-    }
-}
 
 /// Why serving stopped for a moment.
 enum Exit {
@@ -381,13 +322,8 @@ impl Driver {
             return Ok(());
         };
         let connected = done?;
-        self.links.push(Link {
-            id: primary.id.clone(),
-            node: self.machine.attach(&connected.identity),
-            run_id: connected.run_id,
-            replicas: primary.replicas.iter().map(|replica| replica.id.clone()).collect(),
-            wires: connected.conns.into_iter().map(|conn| Wire::new(conn, &self.plan.large)).collect(),
-        });
+        let node = self.machine.attach(&connected.identity);
+        self.links.push(Link::new(primary, node, connected, &self.plan.large));
         Ok(())
     }
 

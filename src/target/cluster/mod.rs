@@ -2,6 +2,7 @@
 
 mod connect;
 pub mod driver;
+mod link;
 pub mod past;
 pub mod records;
 mod tasks;

@@ -284,15 +284,6 @@ impl Journal {
         state.ring.end() >= position
     }
 
-    /// Says that the reader can't go on before everything up to `position` is there: without a spool it goes beyond the
-    /// budget then, since nothing could be covered meanwhile.
-    pub fn need(&self, position: u64) {
-        if self.spool.is_none() {
-            self.lock().needed = position;
-            self.room.notify_one();
-        }
-    }
-
     /// Says that what lies before `position` is covered: on disk it is deleted, in memory it goes when room is needed.
     pub fn release(&self, position: u64) {
         let mut state = self.lock();

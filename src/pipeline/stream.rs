@@ -200,10 +200,6 @@ impl<'a> Stream<'a> {
                 parsed => parsed?,
             }
             read = self.leave_large(read);
-            if self.at < self.window.len() {
-                // The rest of a command, which may be larger than the journal.
-                self.parts.feed.stream.need(read + READ_BYTES as u64);
-            }
             self.drop_guards();
             self.hand_over()?;
         }

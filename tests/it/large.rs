@@ -68,27 +68,6 @@ fn large_commands_of_the_stream_take_little_memory_and_stay_in_order() {
     tool.stop();
 }
 
-/// Nothing can be covered before the whole of it is there.
-#[test]
-fn command_larger_than_the_memory_comes_through_without_a_spool() {
-    let (a, b) = (server(), server());
-    let (mut source, mut target) = (a.client(), b.client());
-    let mut tool = Tool::sync(&a, &b, &[MEMORY, &["--spool", "0"]].concat());
-    until(HALF_MINUTE, "the copy", || is_following(&mut target, "l"));
-    let many: Vec<_> = (0..200_000).map(|n| format!("{n:0>150}")).collect();
-    let words = [vec!["RPUSH".to_owned(), "many".into()], many].concat();
-    source.load(&[
-        cmd!["SET", "k", text(1, large_bytes())],
-        words.iter().map(|word| word.as_bytes().to_vec()).collect(),
-        cmd!["INCR", "n"],
-    ]);
-    until(MINUTE, "the last write", || target.ask(&cmd!["GET", "n"]) == Ok(Reply::Bytes(b"1".to_vec())));
-    for key in ["k", "many"] {
-        assert_eq!(digest(&mut target, key), digest(&mut source, key), "{key}");
-    }
-    tool.stop();
-}
-
 /// A sorted set and a list that go in pieces are written to while they are copied.
 #[test]
 fn commands_on_a_value_that_comes_in_pieces_wait_for_its_end() {

@@ -261,7 +261,7 @@ fn killed_at_every_place_of_a_move_and_of_the_end_the_next_run_ends_equal() {
     }
     let (from, to) = (a.url(), k.url());
     Tool::run(&["finish", "--source", &from, "--target", &to, "--job", JOB]).must_end(MINUTE, 0);
-    until_same(&a, &k, MINUTE, "finished", &Rules::default());
+    until_same(&a, &k, MINUTE, "finished", &Rules { group_hints: false, ..Rules::default() });
     for node in &k.nodes {
         let own: Vec<_> = scan(&mut node.client()).into_iter().filter(|key| is_own_record(key)).collect();
         assert!(own.is_empty(), "keyferry's keys are left: {own:?}");

@@ -245,7 +245,8 @@ impl Standalone {
             }
             Item::Joint(joint) if state.following && joint.offset() <= state.applied => {
                 if joint.lanes.iter().next() == Some(lane) {
-                    self.queued_bytes = self.queued_bytes.saturating_sub(joint.chunk.bytes.len() + joint.chunk.outside);
+                    self.queued_bytes =
+                        self.queued_bytes.saturating_sub(joint.chunk.weight(0, joint.chunk.segments.len()));
                 }
                 return;
             }

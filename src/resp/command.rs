@@ -94,7 +94,8 @@ impl Parser {
         Ok(Some(Parsed::Command { len: self.at }))
     }
 
-    /// The arguments of the command just parsed; `buf` is the buffer it was parsed from.
+    /// The arguments of the command just parsed, or of one that isn't whole those before what it breaks off in; `buf` is the
+    /// buffer it was parsed from.
     pub fn args<'a>(&'a self, buf: &'a [u8]) -> Args<'a> {
         Args::new(buf.get(..self.at).unwrap_or_default(), &self.spans)
     }
@@ -108,11 +109,6 @@ impl Parser {
         buf.get(at).filter(|byte| **byte == b'$')?;
         let (len, start) = number_line(buf, at).ok()??;
         Some(Pending { index: self.spans.len(), at, start, len: usize::try_from(len).ok()? })
-    }
-
-    /// The arguments before the one that [`Parser::pending`] tells of.
-    pub fn args_so_far<'a>(&'a self, buf: &'a [u8]) -> Args<'a> {
-        self.args(buf)
     }
 
     /// Where the arguments of the command just parsed lie, counted from its first byte.
@@ -213,7 +209,7 @@ mod tests {
         assert_eq!(told(&mut parser, 24), None, "its length isn't whole");
         let pending = Pending { index: 2, at: 20, start: 25, len: 10 };
         assert_eq!((told(&mut parser, 25), told(&mut parser, 30)), (Some(pending), Some(pending)));
-        assert_eq!(parser.args_so_far(stream).iter().collect::<Vec<_>>(), [b"SET".as_slice(), b"k"]);
+        assert_eq!(parser.args(stream).iter().collect::<Vec<_>>(), [b"SET".as_slice(), b"k"]);
         // Another one in its place.
         let other = [&stream[..20], b"$2\r\nab\r\n"].concat();
         assert_eq!(parser.parse(&other), Ok(Some(Parsed::Command { len: other.len() })));

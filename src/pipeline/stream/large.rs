@@ -14,7 +14,7 @@ impl Stream<'_> {
             return read;
         };
         let here = rest.len() - pending.start;
-        if here >= pending.len || !commands::is_opaque(self.parser.args_so_far(rest), pending.index) {
+        if here >= pending.len || !commands::is_opaque(self.parser.args(rest), pending.index) {
             return read;
         }
         let (position, len) = (read - here as u64, pending.len as u64);
